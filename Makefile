@@ -231,6 +231,16 @@ e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then rea
 	$(SANDBOX) --state $(VMS) load dist/images.tar dist/guest.tar; \
 	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel 3 -run '^TestVM' -v ./test/e2e
 
+# Tests on another kernel than this machine's, in a virtual machine with Debian's: it has IPVS, which many machines do
+# not. A test that is skipped there is a failure. No part of e2e, because of its time.
+.PHONY: e2e-ipvs
+e2e-ipvs: ## what needs a kernel with IPVS, in QEMU: traffic of our mode ipvs, and kube-proxy's as the audit reads it (needs apt)
+	command -v qemu-system-x86_64 || apt-get install --yes --quiet --no-install-recommends qemu-system-x86
+	go run ./test/kernel -run '^TestKernel' ./pkg/dataplane/ipvs ./pkg/dataplane/ipvs/write
+	go run ./test/kernel -run '^TestTraffic$$/^ipvs$$' ./tasks/service-proxy
+	go run ./test/kernel -memory 768 -timeout 40m -run '^Test(Tables|Captured)$$/^ipvs' -with ./test/dataplane \
+		-files pkg/dataplane/want/testdata/cluster.yaml -keep pkg/dataplane/want/testdata ./test/e2e/sandbox/kubeproxy
+
 # What the sandbox's own tests depend on. They run again when any of it changed: a pass is noted in the sandbox's cache.
 # pkg/nodestate, which test/e2e/sandbox/kubeproxy compares with kube-proxy, is a link there; pkg/dataplane it calls as a
 # program.

@@ -61,6 +61,7 @@ var arrows = map[string][]string{
 	"pkg/connectivity":    {"pkg/checkup", "pkg/crd"},
 	"pkg/networkhealth":   {"pkg/checkup", "pkg/crd", "pkg/judge", "pkg/retry"}, // numbers as in reports
 	"pkg/run":             {"pkg/checkup", "pkg/kinds", "pkg/record"},           // follows a run by what it records
+	"pkg/initramfs":       {},
 
 	// The sandbox's module imports these two through a link, so they import nothing of this module.
 	"pkg/nodestate":               {},
@@ -77,7 +78,8 @@ var arrows = map[string][]string{
 	"pkg/dataplane/netfilter": {"pkg/dataplane", "pkg/dataplane/rules"},
 	"pkg/dataplane/nftables":  {"pkg/dataplane", "pkg/dataplane/netfilter", "pkg/dataplane/rules"},
 	"pkg/dataplane/iptables":  {"pkg/dataplane", "pkg/dataplane/netfilter", "pkg/dataplane/rules"},
-	"pkg/dataplane/detect":    {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/nftables"}, // the modes that it can read
+	"pkg/dataplane/ipvs":      {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/netfilter", "pkg/dataplane/nftables", "pkg/dataplane/rules"}, // has rules of one of the others, too
+	"pkg/dataplane/detect":    {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/ipvs", "pkg/dataplane/nftables"},                             // the modes that it can read
 	"pkg/dataplane/want":      {"pkg/dataplane", "pkg/nodestate"},
 
 	// What writes such rules knows no Kubernetes, either: it has the API of a node's state.
@@ -85,6 +87,7 @@ var arrows = map[string][]string{
 	"pkg/dataplane/proxy/proxytest": {"pkg/dataplane/proxy", "pkg/nodestate", "pkg/nodestate/api", "pkg/nodestate/nodestatetest", "pkg/nodestate/server"}, // for tests
 	"pkg/dataplane/nftables/write":  {"pkg/dataplane", "pkg/dataplane/nftables", "pkg/dataplane/proxy"},
 	"pkg/dataplane/iptables/write":  {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/proxy"},
+	"pkg/dataplane/ipvs/write":      {"pkg/dataplane", "pkg/dataplane/ipvs", "pkg/dataplane/nftables/write", "pkg/dataplane/proxy"}, // what IPVS cannot do is a table of nftables
 	"pkg/dataplane/userspace":       {"pkg/dataplane", "pkg/dataplane/proxy"},
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
@@ -93,16 +96,18 @@ var arrows = map[string][]string{
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/print", "pkg/record", "pkg/retry"},
-	"tasks/node-state":          {"pkg/nodestate", "pkg/nodestate/server"},                                                                                                                                        // no task, but an image as theirs
-	"tasks/service-proxy":       {"pkg/dataplane", "pkg/dataplane/iptables/write", "pkg/dataplane/nftables/write", "pkg/dataplane/proxy", "pkg/dataplane/userspace", "pkg/nodestate/api", "pkg/nodestate/client"}, // the same
+	"tasks/node-state":          {"pkg/nodestate", "pkg/nodestate/server"},                                                                                                                                                                    // no task, but an image as theirs
+	"tasks/service-proxy":       {"pkg/dataplane", "pkg/dataplane/iptables/write", "pkg/dataplane/ipvs/write", "pkg/dataplane/nftables/write", "pkg/dataplane/proxy", "pkg/dataplane/userspace", "pkg/nodestate/api", "pkg/nodestate/client"}, // the same
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record", "pkg/retry"},
 	"tasks/internal/flaky":      {},              // for tests
 	"tasks/internal/start":      {"pkg/checkup"}, // a mode of the image setup
 	"tasks/internal/images":     {},
-	"tasks/internal/guestimage": {},
-	"test/dataplane":            {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/netfilter", "pkg/dataplane/nftables", "pkg/dataplane/want", "pkg/nodestate", "pkg/nodestate/nodestatetest"}, // for the sandbox's tests, which run kube-proxy
-	"test/browser":              {},                                                                                                                                                                     // for tests
-	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"},                                                                                                                          // simulates runs, and has the real judge judge them
+	"tasks/internal/guestimage": {"pkg/initramfs"},
+	"test/kernel":               {"pkg/initramfs"}, // runs tests in a virtual machine
+	"test/kernel/init":          {},
+	"test/dataplane":            {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/ipvs", "pkg/dataplane/netfilter", "pkg/dataplane/nftables", "pkg/dataplane/want", "pkg/nodestate", "pkg/nodestate/nodestatetest"}, // for the sandbox's tests, which run kube-proxy
+	"test/browser":              {},                                                                                                                                                                                           // for tests
+	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"},                                                                                                                                                // simulates runs, and has the real judge judge them
 	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/dataplane", "pkg/dataplane/detect", "pkg/dataplane/want", "pkg/history", "pkg/nodestate", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton", "pkg/networkhealth", "pkg/bundle"},
 }
 
@@ -132,7 +137,7 @@ var only = []struct {
 }{
 	{[]string{"pkg/nodestate/client", "pkg/nodestate/api"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf"},
 		"a proxy links the client, and the KEP wants minimal dependencies"},
-	{[]string{"pkg/dataplane/proxy", "pkg/dataplane/nftables/write", "pkg/dataplane/iptables/write", "pkg/dataplane/userspace"},
+	{[]string{"pkg/dataplane/proxy", "pkg/dataplane/nftables/write", "pkg/dataplane/iptables/write", "pkg/dataplane/ipvs/write", "pkg/dataplane/userspace"},
 		[]string{"github.com/vishvananda/netlink", "golang.org/x/net/bpf", "golang.org/x/net/netutil", "golang.org/x/sys/unix", "sigs.k8s.io/knftables"},
 		"a proxy needs the API of a node's state and the kernel"},
 }

@@ -136,7 +136,7 @@ func (s *services) compare(state []*nodestate.ServiceEndpoints, family dataplane
 	case have == nil:
 		return rulesDiff{}, fmt.Errorf("read the %s rules of this machine: %s", family, proxy.Reason)
 	}
-	wanted := want.Table(state, family, cmp.Or(proxy.Mode, dataplane.NFTables))
+	wanted := want.Table(state, family, cmp.Or(proxy.Decides(), dataplane.NFTables))
 	d := rulesDiff{Family: family, Proxy: proxy, Differences: []dataplane.Difference{}, exists: map[string]bool{}}
 	for i := range wanted.Frontends {
 		service := wanted.Frontends[i].Service

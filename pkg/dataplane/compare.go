@@ -82,7 +82,8 @@ func (d Difference) same() same {
 // have the same family.
 //
 // If several wanted frontends have one key (two Services with one external IP and port), the rules may do as any one of
-// them says, as kube-proxy does.
+// them says, as kube-proxy does. If several have it in the table that was read (a node port that addresses of the node
+// serve differently), each has to be as wanted.
 func Compare(want, have Table) []Difference {
 	c := comparison{family: have.Family, at: map[same]*Difference{}, wanted: map[string]int{}, missing: map[string]int{}}
 	wanted, had := index(want), index(have)
@@ -105,11 +106,13 @@ func Compare(want, have Table) []Difference {
 			if origin == Pod && have.PodsBy == "" {
 				candidates = ws[slices.Index(Origins[:], Outside)]
 			}
-			var h []Frontend
-			if hs != nil {
-				h = hs[i]
+			if hs == nil || len(hs[i]) == 0 {
+				c.compare(key, origin, candidates, nil)
+				continue
 			}
-			c.compare(key, origin, candidates, h)
+			for j := range hs[i] {
+				c.compare(key, origin, candidates, hs[i][j:j+1])
+			}
 		}
 	}
 	for key, hs := range had {
@@ -168,7 +171,9 @@ func (c *comparison) add(d Difference, key Key, from Origin) {
 		c.at[d.same()] = known
 	}
 	if i := slices.IndexFunc(known.At, func(p Place) bool { return p.Key == key }); i >= 0 {
-		known.At[i].From = append(known.At[i].From, from)
+		if !slices.Contains(known.At[i].From, from) {
+			known.At[i].From = append(known.At[i].From, from)
+		}
 		return
 	}
 	known.At = append(known.At, Place{key, []Origin{from}})
@@ -195,7 +200,7 @@ func (c *comparison) compare(key Key, origin Origin, candidates, had []Frontend)
 	}
 }
 
-// frontends compares one frontend, without its place. A table that was read has each one once at most.
+// frontends compares one frontend, without its place, with the one that was read, if there is one.
 func frontends(w Frontend, had []Frontend) []Difference {
 	base := Difference{Service: w.Service, PortName: w.PortName}
 	of := func(kind Kind, want, have string) Difference {

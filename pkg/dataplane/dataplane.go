@@ -22,8 +22,15 @@ const (
 // Userspace is the mode without rules, which kube-proxy had until 1.25. ServiceProxy has it.
 const Userspace Mode = "userspace"
 
-// UserspaceDevice is the interface on which ServiceProxy has the addresses of Services in that mode.
-const UserspaceDevice = "cplan-userspace"
+// OwnIPVS is what ServiceProxy decides in the mode IPVS: as in the mode NFTables, but the node's own connections to an
+// address of a Service come from that address, because the node has it. A Table that was read has never this mode.
+const OwnIPVS Mode = "ipvs of service-proxy"
+
+// The interfaces on which ServiceProxy has the addresses of Services in these modes.
+const (
+	UserspaceDevice = "cplan-userspace"
+	IPVSDevice      = "cplan-ipvs"
+)
 
 // Program is what wrote the rules of a Mode.
 type Program string
@@ -84,7 +91,8 @@ type Table struct {
 	// NodePortAddresses are those at which node ports are served. Empty: all of the node, except loopback addresses.
 	// They follow from a flag of the proxy and from the node's interfaces; Compare does not look at them.
 	NodePortAddresses []netip.Addr `json:"nodePortAddresses,omitempty"`
-	// Frontends are sorted by address, protocol, port, and origin. Each of these that has one origin has all three.
+	// Frontends are sorted by address, protocol, port, and origin. Each of these that has one origin has all three. A node
+	// port has several for each origin if addresses of the node serve it differently.
 	Frontends []Frontend `json:"frontends"`
 	// Incomplete: among the rules that distinguish frontends are some that were not understood. So it is unmeasured
 	// whether frontends exist that the table does not have.

@@ -4,8 +4,8 @@
 // is about packets, not rules: which connections, from where, go to which endpoints, are refused, are dropped. So
 // rules that are written differently and do the same are equal, and a rule that is there and does nothing is not.
 //
-//	proxy, have, err := detect.Read(family)       // pkg/dataplane/detect: which proxy the node has, and its table
-//	wanted := want.Table(state, family, proxy.Mode) // pkg/dataplane/want: the state of pkg/nodestate in the same terms
+//	proxy, have, err := detect.Read(family) // pkg/dataplane/detect: which proxy the node has, and its table
+//	wanted := want.Table(state, family, proxy.Decides()) // pkg/dataplane/want: the state of pkg/nodestate
 //	differences := dataplane.Compare(wanted, *have)
 //	differences = dataplane.Both(differences, later) // what is in two looks is no change under way
 //

@@ -28,6 +28,15 @@ type Proxy struct {
 	Reason string   `json:"reason,omitempty"`
 }
 
+// Decides is the mode whose decisions the rules have to follow: ServiceProxy does not decide in mode ipvs as kube-proxy
+// does. Empty if Mode is.
+func (p Proxy) Decides() Mode {
+	if p.Mode == IPVS && p.Program == ServiceProxy {
+		return OwnIPVS
+	}
+	return p.Mode
+}
+
 // Look is what was found on a node in one family.
 type Look struct {
 	Proxy Proxy `json:"proxy"`
@@ -127,7 +136,7 @@ func (l *Look) check(family Family) error {
 		return fmt.Errorf("rules of %.20q", p.Program)
 	case t == nil:
 		return nil
-	case p.None || p.Mode != NFTables && p.Mode != IPTables:
+	case p.None || p.Mode != NFTables && p.Mode != IPTables && p.Mode != IPVS:
 		return fmt.Errorf("a table of mode %.20q", p.Mode)
 	case t.Mode != p.Mode || t.Family != family:
 		return fmt.Errorf("a table of mode %.20q and family %.20q, not %s and %s", t.Mode, t.Family, p.Mode, family)

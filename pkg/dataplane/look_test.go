@@ -102,7 +102,7 @@ func TestReadLookRefuses(t *testing.T) {
 		{"no JSON", "hello\n", "invalid character"},
 		{"a table without a mode", `{"proxy":{},"table":{"mode":"nftables"}}`, "a table without a mode"},
 		{"a mode without a table", `{"proxy":{"mode":"nftables"}}`, "a mode without a table"},
-		{"a mode that cannot be read", strings.ReplaceAll(head, "nftables", "ipvs"), `a table of mode "ipvs"`},
+		{"a mode that cannot be read", strings.ReplaceAll(head, "nftables", "userspace"), `a table of mode "userspace"`},
 		{"rules although there are none", strings.Replace(head, `{"mode"`, `{"none":true,"mode"`, 1), `a table of mode "nftables"`},
 		{"another family", strings.ReplaceAll(head, "IPv4", "IPv6"), `family "IPv6", not nftables and IPv4`},
 		{"frontends in the first line", strings.ReplaceAll(head, "null", "[{}]"), "frontends in the first line"},

@@ -24,6 +24,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dataplane/iptables"
+	"github.com/checkplan/checkplan/pkg/dataplane/ipvs"
 	"github.com/checkplan/checkplan/pkg/dataplane/netfilter"
 	"github.com/checkplan/checkplan/pkg/dataplane/nftables"
 )
@@ -123,6 +124,15 @@ var readers = map[string]func(t testing.TB, node string, f checkup.IPFamily) *da
 			t.Fatal(err)
 		}
 		return &dataplane.Look{Proxy: dataplane.Proxy{Mode: table.Mode, Legacy: true}, Table: &table}
+	},
+	"ipvs": func(t testing.TB, node string, f checkup.IPFamily) *dataplane.Look {
+		var k ipvs.Kernel
+		unpacked(t, "ipvs-"+node+"-"+string(f), &k)
+		table, err := ipvs.Parse(&k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &dataplane.Look{Proxy: dataplane.Proxy{Mode: table.Mode}, Table: &table}
 	},
 }
 

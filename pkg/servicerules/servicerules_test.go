@@ -251,9 +251,9 @@ pair node-b -> shop/sticky explains 2: node node-b, Service shop/sticky: no conn
 			l.each(otherProxy, "node-a")
 		}, want: `inconclusive, 0 fail, 42 unmeasured
 42 unmeasured rules OtherProxy`},
-		{name: "IPVS on a node", damage: func(l *lab) {
+		{name: "two modes on a node", damage: func(l *lab) {
 			l.each(func(l *dataplane.Look) {
-				*l = dataplane.Look{Proxy: dataplane.Proxy{Reason: "kube-proxy in mode ipvs: not supported"}}
+				*l = dataplane.Look{Proxy: dataplane.Proxy{Reason: "rules of one proxy in several modes"}}
 			}, "node-a")
 		}, want: `inconclusive, 0 fail, 42 unmeasured
 42 unmeasured rules OtherProxy`},

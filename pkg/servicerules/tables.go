@@ -249,7 +249,7 @@ func (l *look) read(
 		return &checkup.Cause{Stage: checkup.StageRules, Reason: checkup.ReasonOtherProxy,
 			Message: "the rules of this node's service proxy cannot be read: " + seen.Proxy.Reason}
 	default:
-		wanted := want.Table(state, dataplane.Family(f), seen.Proxy.Mode)
+		wanted := want.Table(state, dataplane.Family(f), seen.Proxy.Decides())
 		l.frontends, l.incomplete = len(wanted.Frontends), seen.Table.Incomplete
 		l.differences = dataplane.Compare(wanted, *seen.Table)
 	}

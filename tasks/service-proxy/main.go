@@ -25,6 +25,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	iptables "github.com/checkplan/checkplan/pkg/dataplane/iptables/write"
+	ipvs "github.com/checkplan/checkplan/pkg/dataplane/ipvs/write"
 	nftables "github.com/checkplan/checkplan/pkg/dataplane/nftables/write"
 	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
 	"github.com/checkplan/checkplan/pkg/dataplane/userspace"
@@ -40,6 +41,7 @@ func main() {
 	writers := map[dataplane.Mode]func(*slog.Logger) writer{
 		dataplane.NFTables:  func(log *slog.Logger) writer { return nftables.New(log) },
 		dataplane.IPTables:  func(log *slog.Logger) writer { return iptables.New(log) },
+		dataplane.IPVS:      func(log *slog.Logger) writer { return ipvs.New(log) },
 		dataplane.Userspace: func(*slog.Logger) writer { return userspace.New() },
 	}
 	own := node{proxy.Addresses, exec.LookPath, proxy.Forget, syscall.Chroot, writers}
@@ -76,23 +78,25 @@ type node struct {
 }
 
 // modes are all modes, in the order in which their rules are removed.
-var modes = []dataplane.Mode{dataplane.NFTables, dataplane.IPTables, dataplane.Userspace}
+var modes = []dataplane.Mode{dataplane.NFTables, dataplane.IPTables, dataplane.IPVS, dataplane.Userspace}
 
 // programs are what modes run.
-var programs = map[dataplane.Mode]string{dataplane.NFTables: "nft", dataplane.IPTables: "iptables-restore"}
+var programs = map[dataplane.Mode]string{
+	dataplane.NFTables: "nft", dataplane.IPTables: "iptables-restore", dataplane.IPVS: "nft",
+}
 
 func run(ctx context.Context, stderr io.Writer, args []string, on node) error {
 	flags := pflag.NewFlagSet("service-proxy", pflag.ContinueOnError)
 	flags.SetOutput(stderr)
 	mode := flags.String("mode", string(dataplane.NFTables), "how rules are written: nftables (runs nft), iptables (runs iptables-restore and -save), "+
-		"or userspace: no rules, the program takes the connections itself")
+		"ipvs (the kernel's IPVS, and runs nft), or userspace: no rules, the program takes the connections itself")
 	podCIDRs := flags.StringSlice("pod-cidr", nil,
 		"prefix of the addresses of pods: one of IPv4, one of IPv6; connections from elsewhere to cluster IPs get the node's address as their source")
 	podInterface := flags.String("pod-interface", "", `instead of --pod-cidr: name of the interface from which packets of pods come, `+
 		`or the beginning of the names and *`)
 	masqueradeAll := flags.Bool("masquerade-all", false, "all connections to cluster IPs get the node's address as their source")
 	httpListen := flags.String("http-listen", "127.0.0.1:12347", "address of /readyz, /livez and /metrics; empty: none")
-	cleanup := flags.Bool("cleanup", false, "remove the rules and the interface of all modes, and exit")
+	cleanup := flags.Bool("cleanup", false, "remove the rules and interfaces of all modes, and exit")
 	root := flags.String("root", "", "use this directory as the root of the file system, for the programs of a node whose root is mounted there")
 	c := client.New(flags)
 	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
@@ -106,7 +110,7 @@ func run(ctx context.Context, stderr io.Writer, args []string, on node) error {
 	case flags.NArg() > 0:
 		return usageError{fmt.Errorf("unexpected argument %q", flags.Arg(0))}
 	case on.writers[own] == nil:
-		return usageError{fmt.Errorf("--mode %q: want nftables, iptables or userspace", *mode)}
+		return usageError{fmt.Errorf("--mode %q: want nftables, iptables, ipvs or userspace", *mode)}
 	case err != nil:
 		return usageError{err}
 	case own == dataplane.Userspace && *podInterface != "":

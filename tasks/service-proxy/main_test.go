@@ -76,6 +76,7 @@ func lab() (node, chan string) {
 		writers: map[dataplane.Mode]func(*slog.Logger) writer{
 			dataplane.NFTables:  func(*slog.Logger) writer { return &fakeWriter{mode: dataplane.NFTables, written: written} },
 			dataplane.IPTables:  func(*slog.Logger) writer { return &fakeWriter{mode: dataplane.IPTables, written: written} },
+			dataplane.IPVS:      func(*slog.Logger) writer { return &fakeWriter{mode: dataplane.IPVS, written: written} },
 			dataplane.Userspace: func(*slog.Logger) writer { return &fakeWriter{mode: dataplane.Userspace, written: written} },
 		},
 	}, written
@@ -89,7 +90,7 @@ func TestUsage(t *testing.T) {
 	}{
 		{"unknown flag", "--modus x", "unknown flag: --modus", true},
 		{"argument", "x", `unexpected argument "x"`, true},
-		{"mode", "--mode ipvs", `--mode "ipvs": want nftables, iptables or userspace`, true},
+		{"mode", "--mode ebpf", `--mode "ebpf": want nftables, iptables, ipvs or userspace`, true},
 		{"pods", "--pod-cidr 10.0.0.1", `prefix of pods "10.0.0.1": want one like`, true},
 		{"two ways to know pods", "--pod-cidr 10.0.0.0/8 --pod-interface cni0", "and no prefixes", true},
 		{"interface", `--pod-interface cni0"`, "want a name", true},
@@ -214,6 +215,7 @@ func TestServe(t *testing.T) {
 	next("chroot /host")
 	next("nftables shop/web1:http" + options)
 	next("cleanup iptables")
+	next("cleanup ipvs")
 	next("cleanup userspace")
 	one.set("web1", "web2")
 	next("nftables shop/web1:http shop/web2:http" + options)
@@ -335,8 +337,10 @@ func TestCleanup(t *testing.T) {
 	if err := run(t.Context(), &bytes.Buffer{}, []string{"--cleanup"}, on); err != nil {
 		t.Fatal(err)
 	}
-	if a, b, c := <-written, <-written, <-written; a != "cleanup nftables" || b != "cleanup iptables" || c != "cleanup userspace" {
-		t.Error(a, b, c)
+	for _, mode := range []string{"nftables", "iptables", "ipvs", "userspace"} {
+		if have := <-written; have != "cleanup "+mode {
+			t.Errorf("%q, want the cleanup of %s", have, mode)
+		}
 	}
 	on.lookPath = func(program string) (string, error) {
 		if program == "nft" {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dataplane/iptables"
+	"github.com/checkplan/checkplan/pkg/dataplane/ipvs"
 	"github.com/checkplan/checkplan/pkg/dataplane/netfilter"
 	"github.com/checkplan/checkplan/pkg/dataplane/nftables"
 	"github.com/checkplan/checkplan/pkg/dataplane/want"
@@ -98,6 +99,19 @@ func read(q Question, a *Answer) (dataplane.Table, error) {
 			return have, errors.New("no chains of kube-proxy")
 		}
 		return have, nil
+	}
+	if q.Mode == dataplane.IPVS {
+		kernel, by, err := ipvs.ReadKernel(q.Family)
+		if err == nil && len(by) == 0 {
+			err = errors.New("no interface of kube-proxy's mode ipvs")
+		}
+		if err != nil {
+			return dataplane.Table{}, err
+		}
+		if q.Dump {
+			a.Dump = kernel
+		}
+		return ipvs.Parse(kernel)
 	}
 	if q.Legacy {
 		tables, err := netfilter.ReadLegacy(q.Family == dataplane.IPv6, iptables.Tables...)

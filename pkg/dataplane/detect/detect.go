@@ -18,6 +18,7 @@ type Evidence struct {
 	NFTables       []dataplane.Program `json:"nftables,omitempty"`       // a table of theirs
 	IPTablesNFT    []dataplane.Program `json:"iptablesNFT,omitempty"`    // a chain SERVICES of theirs in nat, of iptables-nft
 	IPTablesLegacy []dataplane.Program `json:"iptablesLegacy,omitempty"` // the same of iptables-legacy
+	IPVS           []dataplane.Program `json:"ipvs,omitempty"`           // an interface of theirs with addresses of Services
 	Devices        []string            `json:"devices,omitempty"`        // names of the node's network devices
 }
 
@@ -28,9 +29,6 @@ var programs = map[string]string{
 	"bpfout.cali": "Calico eBPF", "ovn0": "Kube-OVN", dataplane.UserspaceDevice: "service-proxy in mode userspace",
 }
 
-// ipvsDevice is where kube-proxy keeps the addresses of Services in its mode IPVS.
-const ipvsDevice = "kube-ipvs0"
-
 // Decide says what the evidence means.
 func Decide(e Evidence) dataplane.Proxy {
 	var p dataplane.Proxy
@@ -40,10 +38,6 @@ func Decide(e Evidence) dataplane.Proxy {
 		}
 	}
 	slices.Sort(p.Others)
-	if slices.Contains(e.Devices, ipvsDevice) { // it has chains of the mode iptables, too
-		p.Reason = "kube-proxy in mode ipvs: not supported"
-		return p
-	}
 	var modes []string
 	owned := map[dataplane.Program]bool{}
 	for _, place := range []struct {
@@ -52,7 +46,7 @@ func Decide(e Evidence) dataplane.Proxy {
 		mode     dataplane.Mode
 	}{
 		{e.NFTables, "nftables", dataplane.NFTables}, {e.IPTablesNFT, "iptables-nft", dataplane.IPTables},
-		{e.IPTablesLegacy, "iptables-legacy", dataplane.IPTables},
+		{e.IPTablesLegacy, "iptables-legacy", dataplane.IPTables}, {e.IPVS, "ipvs", dataplane.IPVS},
 	} {
 		for _, program := range place.programs {
 			p.Mode, p.Legacy, p.Program = place.mode, place.name == "iptables-legacy", program

@@ -9,6 +9,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dataplane/iptables"
+	"github.com/checkplan/checkplan/pkg/dataplane/ipvs"
 	"github.com/checkplan/checkplan/pkg/dataplane/netfilter"
 	"github.com/checkplan/checkplan/pkg/dataplane/nftables"
 )
@@ -79,6 +80,25 @@ func FuzzLegacy(f *testing.F) {
 		}
 		have, _, err := iptables.ParseLegacy([]netfilter.LegacyTable{{Name: "nat", Hooks: [5]int{0, -1, -1, 152, -1}, Entries: entries}}, family)
 		if err == nil {
+			sound(t, have)
+		}
+	})
+}
+
+// FuzzIPVS takes what was read of the mode ipvs, after the decoding of netlink messages.
+func FuzzIPVS(f *testing.F) {
+	f.Add([]byte(`{"program":"kube-proxy","device":["10.96.0.1"],"node":["192.0.2.1"],"servers":[
+{"protocol":"TCP","address":"10.96.0.1","port":80,"scheduler":"rr","affinitySeconds":60,"destinations":[{"address":"10.0.0.1:80","weight":1},{"address":"10.0.0.2:80","weight":0}]},
+{"protocol":"UDP","address":"192.0.2.1","port":30053,"scheduler":"rr"},{"mark":16384,"scheduler":"fo"}],
+"rules":{"chains":[{"table":"nat","name":"PREROUTING"},{"table":"nat","name":"KUBE-SERVICES"}],"ipsets":[{"index":1,"name":"KUBE-CLUSTER-IP","type":"hash:ip,port",
+"entries":[{"address":"10.96.0.1/32","protocol":"TCP","port":80}]}],"rules":[{"table":"nat","chain":"KUBE-SERVICES","exprs":[
+{"name":"match","data":"CAABAHNldAAIAAIAAAAAARQAAwABAAIAAAAAAAAAAAAAAAAAAAA="}]}]}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var k ipvs.Kernel
+		if json.Unmarshal(text, &k) != nil || k.Rules == nil || len(k.Rules.Rules) > 1000 || len(k.Servers) > 100 || len(k.Node) > 10 {
+			return
+		}
+		if have, err := ipvs.Parse(&k); err == nil {
 			sound(t, have)
 		}
 	})

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dataplane/iptables"
+	"github.com/checkplan/checkplan/pkg/dataplane/ipvs"
 	"github.com/checkplan/checkplan/pkg/dataplane/nftables"
 )
 
@@ -30,7 +32,12 @@ func Read(family dataplane.Family) (dataplane.Proxy, *dataplane.Table, error) {
 	for _, d := range devices {
 		e.Devices = append(e.Devices, d.Name)
 	}
-	var have dataplane.Table
+	table, found, err := ipvs.Read(family)
+	if err != nil {
+		return dataplane.Proxy{}, nil, forbidden(err)
+	}
+	have, inIPVS := table, len(found) > 0
+	e.IPVS = found
 	for _, way := range []struct {
 		found *[]dataplane.Program
 		read  func(dataplane.Family) (dataplane.Table, []dataplane.Program, error)
@@ -39,10 +46,9 @@ func Read(family dataplane.Family) (dataplane.Proxy, *dataplane.Table, error) {
 	} {
 		table, found, err := way.read(family)
 		switch {
-		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-			return dataplane.Proxy{}, nil, fmt.Errorf("%w (%w)", ErrForbidden, err)
 		case err != nil:
-			return dataplane.Proxy{}, nil, err
+			return dataplane.Proxy{}, nil, forbidden(err)
+		case inIPVS && !serves(table): // the chains of the mode ipvs have names of the mode iptables
 		case len(found) > 0:
 			*way.found, have = found, table
 		}
@@ -52,4 +58,16 @@ func Read(family dataplane.Family) (dataplane.Proxy, *dataplane.Table, error) {
 		return p, nil, nil
 	}
 	return p, &have, nil
+}
+
+func forbidden(err error) error {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("%w (%w)", ErrForbidden, err)
+	}
+	return err
+}
+
+// serves reports whether rules take any connection.
+func serves(table dataplane.Table) bool {
+	return slices.ContainsFunc(table.Frontends, func(f dataplane.Frontend) bool { return f.Action != dataplane.Pass })
 }

@@ -46,7 +46,7 @@ func parse(dump *netfilter.Dump) (dataplane.Table, []dataplane.Program) {
 	if dump.IPv6 {
 		family = dataplane.IPv6
 	}
-	return table(dump.Ruleset(qualified), family)
+	return table(dump.Ruleset(Qualified), family)
 }
 
 // ParseLegacy returns what the rules of iptables-legacy do. It is false if there are none of a proxy.
@@ -58,7 +58,7 @@ func ParseLegacy(tables []netfilter.LegacyTable, family dataplane.Family) (datap
 func parseLegacy(
 	tables []netfilter.LegacyTable, family dataplane.Family,
 ) (dataplane.Table, []dataplane.Program, error) {
-	set, err := netfilter.Legacy(family == dataplane.IPv6, qualified, tables...)
+	set, err := netfilter.Legacy(&netfilter.Dump{IPv6: family == dataplane.IPv6}, Qualified, tables...)
 	if err != nil {
 		return dataplane.Table{}, nil, err
 	}
@@ -66,7 +66,8 @@ func parseLegacy(
 	return have, by, nil
 }
 
-func qualified(table, chain string) string { return table + "/" + chain }
+// Qualified is the name of a chain with its table before it.
+func Qualified(table, chain string) string { return table + "/" + chain }
 
 // hooks are the built-in chains that a new connection passes, in their order.
 var hooks = map[rules.Hook][]string{
@@ -91,11 +92,24 @@ var podChains = []string{"nat/SVC-", "nat/SVL-", "nat/EXT-"}
 // is another one.
 func unprefixed(name, prefix string) (string, bool) {
 	for _, table := range Tables {
-		if rest, ok := strings.CutPrefix(name, qualified(table, prefix)); ok {
-			return qualified(table, rest), true
+		if rest, ok := strings.CutPrefix(name, Qualified(table, prefix)); ok {
+			return Qualified(table, rest), true
 		}
 	}
 	return name, false
+}
+
+// Only leaves of the chains whose names do not begin with a proxy's prefix the jumps to those that do. Names of chains
+// have their table before them.
+func Only(set *rules.Ruleset, prefix string) {
+	for name, chain := range set.Chains {
+		if _, own := unprefixed(name, prefix); own {
+			continue
+		}
+		set.Chains[name] = slices.DeleteFunc(slices.Clone(chain), func(r rules.Rule) bool {
+			return r.Verdict.Do != rules.Jump || !strings.Contains(r.Verdict.Chain, "/"+prefix)
+		})
+	}
 }
 
 // table returns what the rules do of the first program that wrote some, and all that did.
@@ -104,19 +118,17 @@ func table(set *rules.Ruleset, family dataplane.Family) (dataplane.Table, []data
 	var by []dataplane.Program
 	prefix := Prefix
 	for _, o := range owners {
-		if _, ok := set.Chains[qualified("nat", o.prefix+"SERVICES")]; ok {
+		if _, ok := set.Chains[Qualified("nat", o.prefix+"SERVICES")]; ok {
 			if len(by) == 0 {
 				prefix = o.prefix
 			}
 			by = append(by, o.program)
 		}
 	}
+	Only(set, prefix)
 	for name, chain := range set.Chains {
 		place, own := unprefixed(name, prefix)
 		if !own {
-			set.Chains[name] = slices.DeleteFunc(slices.Clone(chain), func(r rules.Rule) bool {
-				return r.Verdict.Do != rules.Jump || !strings.Contains(r.Verdict.Chain, "/"+prefix)
-			})
 			continue
 		}
 		pods := slices.ContainsFunc(podChains, func(p string) bool { return strings.HasPrefix(place, p) })
@@ -160,7 +172,7 @@ func frontend(set *rules.Ruleset, chain, prefix string, r *rules.Rule) {
 	switch {
 	case key.Port != 0 && key.Protocol != "" && (key.Address.IsValid() || slices.Contains(nodePortChains, chain)):
 		set.Keys[key] = true
-	case key.Address.IsValid() && !key.Address.IsLoopback() && r.Verdict.Chain == qualified("nat", prefix+"NODEPORTS"):
+	case key.Address.IsValid() && !key.Address.IsLoopback() && r.Verdict.Chain == Qualified("nat", prefix+"NODEPORTS"):
 		set.NodePortAddresses = append(set.NodePortAddresses, key.Address)
 	}
 }

@@ -27,8 +27,8 @@ func ParseSave(text string, family dataplane.Family) (dataplane.Table, bool) {
 			within = line[1:]
 		case strings.HasPrefix(line, ":") && slices.Contains(Tables, within):
 			name, _, _ := strings.Cut(line[1:], " ")
-			if _, ok := set.Chains[qualified(within, name)]; !ok {
-				set.Chains[qualified(within, name)] = nil
+			if _, ok := set.Chains[Qualified(within, name)]; !ok {
+				set.Chains[Qualified(within, name)] = nil
 			}
 		case slices.Contains(Tables, within) && strings.Contains(line, "-A "):
 			chain, rule := parseRule(line, within, family)
@@ -88,9 +88,9 @@ func parseRule(line, table string, family dataplane.Family) (string, rules.Rule)
 		p.words = p.words[1:]
 	}
 	if len(p.words) < 2 || p.words[0] != "-A" {
-		return qualified(table, ""), p.rule
+		return Qualified(table, ""), p.rule
 	}
-	chain := qualified(table, p.words[1])
+	chain := Qualified(table, p.words[1])
 	p.words = p.words[2:]
 	for len(p.words) > 0 {
 		word := p.words[0]
@@ -307,7 +307,7 @@ func (p *parser) target(word, name string) error {
 		if !strings.HasPrefix(name, Prefix) && !strings.HasPrefix(name, OwnPrefix) {
 			return errUnknown
 		}
-		verdict.Do, verdict.Chain = rules.Jump, qualified(p.table, name)
+		verdict.Do, verdict.Chain = rules.Jump, Qualified(p.table, name)
 		if strings.HasPrefix(strings.TrimLeft(word, "-"), "g") {
 			verdict.Do = rules.Goto
 		}

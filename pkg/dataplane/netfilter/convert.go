@@ -389,7 +389,7 @@ func (c *converter) lookup(a attributes) error {
 	}
 	what := parts[0].what
 	if len(parts) != 1 || what != sourceAddr && what != destAddr {
-		return errUnknown
+		return c.lookupValues(set, parts, not)
 	}
 	if set.Flags&setTimeout != 0 {
 		if what != sourceAddr {
@@ -403,6 +403,47 @@ func (c *converter) lookup(a attributes) error {
 		return err
 	}
 	c.cond(rules.Cond{Field: field(what), Not: not, Addrs: list})
+	return nil
+}
+
+// lookupValues is a lookup of the protocol, or of source and destination.
+func (c *converter) lookupValues(set *Set, parts []value, not bool) error {
+	size, source, dest := 0, -1, -1 // where they are in a key
+	cond := rules.Cond{Field: rules.Set, Not: not, Set: map[rules.MapKey]*rules.Addrs{}}
+	for _, v := range parts {
+		switch {
+		case v.what == protocol && len(parts) == 1:
+			cond.Fields = []rules.Field{rules.Protocol}
+		case v.what == sourceAddr && v.size == c.size(rules.Dest) && source < 0:
+			source = size
+		case v.what == destAddr && v.size == c.size(rules.Dest) && dest < 0:
+			dest, cond.Fields = size, []rules.Field{rules.Dest}
+		default:
+			return errUnknown
+		}
+		size += align(v.size)
+	}
+	if set.Flags&(setInterval|setTimeout) != 0 {
+		return errUnknown
+	}
+	sources := map[rules.MapKey][]netip.Prefix{}
+	for _, e := range set.Elements {
+		if len(e.Key) == 0 || len(parts) > 1 && len(e.Key) != size || e.Any || e.Verdict != nil {
+			return errUnknown
+		}
+		if len(parts) == 1 {
+			cond.Set[rules.MapKey{Protocol: protocols[e.Key[0]]}] = nil
+			continue
+		}
+		n := c.size(rules.Dest)
+		to, _ := netip.AddrFromSlice(e.Key[dest : dest+n])
+		from, _ := netip.AddrFromSlice(e.Key[source : source+n])
+		sources[rules.MapKey{Dest: to}] = append(sources[rules.MapKey{Dest: to}], netip.PrefixFrom(from, n*8))
+	}
+	for key, from := range sources {
+		cond.Set[key] = addrs(from...)
+	}
+	c.cond(cond)
 	return nil
 }
 

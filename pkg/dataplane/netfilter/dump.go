@@ -15,6 +15,8 @@ type Dump struct {
 	Chains []Chain `json:"chains,omitempty"`
 	Rules  []Rule  `json:"rules,omitempty"`
 	Sets   []Set   `json:"sets,omitempty"`
+	// IPSets are those that rules of iptables name, whoever made them; only of ReadIPSets.
+	IPSets []IPSet `json:"ipsets,omitempty"`
 }
 
 // Chain is one of a table. Hook is empty if it is no base chain.

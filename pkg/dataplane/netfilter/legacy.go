@@ -47,12 +47,13 @@ const (
 
 var errEntries = errors.New("entries of an iptables table are malformed")
 
-// Legacy converts tables of iptables-legacy of one family, as Dump.Ruleset does.
-func Legacy(ipv6 bool, name func(table, chain string) string, tables ...LegacyTable) (*rules.Ruleset, error) {
+// Legacy converts tables of iptables-legacy of one family, as Dump.Ruleset does. The dump says which family, and has
+// the ipsets that rules name.
+func Legacy(dump *Dump, name func(table, chain string) string, tables ...LegacyTable) (*rules.Ruleset, error) {
 	set := &rules.Ruleset{Chains: map[string][]rules.Rule{}, Keys: map[dataplane.Key]bool{}}
 	for _, t := range tables {
-		l := legacy{table: t, layout: layout4, dump: &Dump{IPv6: ipv6}, set: set, name: name}
-		if ipv6 {
+		l := legacy{table: t, layout: layout4, dump: dump, set: set, name: name}
+		if dump.IPv6 {
 			l.layout = layout6
 		}
 		if err := l.convert(); err != nil {

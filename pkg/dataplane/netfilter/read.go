@@ -36,6 +36,30 @@ func Read(ipv6 bool, tables ...string) (*Dump, error) {
 	return steady(func() (*Dump, bool, error) { return c.read(ipv6, tables) })
 }
 
+// ReadIPSets adds all ipsets to a dump.
+func ReadIPSets(dump *Dump) error {
+	c, err := dial()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(c.fd)
+	of := attribute(ipsetAttrProtocol, []byte{ipsetProtocol})
+	_, err = steady(func() (*Dump, bool, error) {
+		dump.IPSets = nil
+		err := c.request(unix.NFNL_SUBSYS_IPSET, ipsetList, unix.NLM_F_DUMP, unix.AF_INET, of, dump.addSet)
+		switch {
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOENT):
+			return nil, false, errChanged
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+			return dump, true, nil // the kernel has no ipsets
+		case err != nil:
+			return nil, false, fmt.Errorf("read ipsets: %w", err)
+		}
+		return dump, true, nil
+	})
+	return err
+}
+
 // steady calls read again, a few times, while the rules change during it.
 func steady(read func() (dump *Dump, same bool, err error)) (*Dump, error) {
 	for range attempts {
@@ -46,7 +70,7 @@ func steady(read func() (dump *Dump, same bool, err error)) (*Dump, error) {
 		}
 		return dump, err
 	}
-	return nil, fmt.Errorf("read nftables: the rules changed %d times while they were read", attempts)
+	return nil, fmt.Errorf("read rules: they changed %d times while they were read", attempts)
 }
 
 var errChanged = errors.New("the rules changed")
@@ -100,7 +124,8 @@ func (c *conn) read(ipv6 bool, tables []string) (*Dump, bool, error) {
 }
 
 func (c *conn) dump(dump *Dump, kind uint16, family uint8, of []byte, tables []string) error {
-	err := c.request(kind, unix.NLM_F_DUMP, family, of, func(m message) error { return dump.add(m, tables) })
+	add := func(m message) error { return dump.add(m, tables) }
+	err := c.request(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_DUMP, family, of, add)
 	switch {
 	case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOENT):
 		return errChanged
@@ -112,7 +137,7 @@ func (c *conn) dump(dump *Dump, kind uint16, family uint8, of []byte, tables []s
 
 func (c *conn) generation() (uint32, error) {
 	var id uint32
-	err := c.request(getGeneration, unix.NLM_F_ACK, unix.AF_UNSPEC, nil, func(m message) error {
+	err := c.request(unix.NFNL_SUBSYS_NFTABLES, getGeneration, unix.NLM_F_ACK, unix.AF_UNSPEC, nil, func(m message) error {
 		a, err := parse(m.data)
 		id = a.number(1)
 		return err
@@ -123,12 +148,14 @@ func (c *conn) generation() (uint32, error) {
 	return id, nil
 }
 
-// request sends one, and calls add for each message of the answer.
-func (c *conn) request(kind, flags uint16, family uint8, data []byte, add func(message) error) error {
+// request sends one to a part of netfilter, and calls add for each message of the answer.
+func (c *conn) request(
+	subsystem, kind, flags uint16, family uint8, data []byte, add func(message) error,
+) error {
 	c.seq++
 	header := make([]byte, 20, 20+len(data))
 	binary.NativeEndian.PutUint32(header, uint32(20+len(data)))
-	binary.NativeEndian.PutUint16(header[4:], unix.NFNL_SUBSYS_NFTABLES<<8|kind)
+	binary.NativeEndian.PutUint16(header[4:], subsystem<<8|kind)
 	binary.NativeEndian.PutUint16(header[6:], unix.NLM_F_REQUEST|flags)
 	binary.NativeEndian.PutUint32(header[8:], c.seq)
 	header[16] = family
@@ -169,7 +196,7 @@ func (c *conn) request(kind, flags uint16, family uint8, data []byte, add func(m
 				return nil
 			case len(body) < 4:
 				return errShort
-			case kind>>8 == unix.NFNL_SUBSYS_NFTABLES:
+			case kind>>8 == subsystem:
 				if err := add(message{kind & 0xff, body[4:]}); err != nil {
 					return err
 				}

@@ -28,7 +28,7 @@ func TestSteady(t *testing.T) {
 		{"nothing changes", []read{ok}, 1, "<nil>"},
 		{"one sync", []read{written, ok}, 2, "<nil>"},
 		{"a chain is gone when its rules are asked for, and a sync", []read{gone, written, ok}, 3, "<nil>"},
-		{"one sync after another", []read{written}, attempts, "read nftables: the rules changed 10 times while they were read"},
+		{"one sync after another", []read{written}, attempts, "read rules: they changed 10 times while they were read"},
 		{"another error", []read{written, {false, errors.New("no right")}}, 2, "no right"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

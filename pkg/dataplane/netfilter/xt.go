@@ -74,9 +74,51 @@ func (c *converter) match(name string, revision uint32, b []byte) error {
 			return errUnknown
 		}
 		c.cond(rules.Cond{Field: rules.State, Not: u16(b, 148) != 0, New: u16(b, 150)&stateNew != 0})
+	case name == "set" && revision >= 1 && revision <= 4 && len(b) >= 4:
+		// Revision 3 and 4 can compare an entry's counters, too: how is at other places.
+		at := map[uint32]int{3: 8, 4: 16}[revision]
+		if at != 0 && (len(b) < 40 || b[at] != 0 || b[at+16] != 0) {
+			return errUnknown
+		}
+		return c.matchSet(u16(b, 0), b[2], b[3])
+	case is("physdev", 0, 66):
+		const isIn = 8
+		if b[65] != isIn || b[64]&^isIn != 0 {
+			return errUnknown
+		}
+		c.cond(rules.Cond{Field: rules.Chance}) // packets may come from a port of a bridge, or not
+	case is("ipvs", 0, 40):
+		return c.virtual(b)
 	default:
 		return unknown(name)
 	}
+	return nil
+}
+
+// virtual is a condition on the virtual server that took a packet: struct xt_ipvs_mtinfo.
+func (c *converter) virtual(b []byte) error {
+	const ipvs, protocol, addr, port = 1, 2, 4, 8
+	inverse, which := b[38], b[39]
+	if inverse != 0 || which&^(ipvs|protocol|addr|port) != 0 || which&addr == 0 {
+		return errUnknown
+	}
+	cond := rules.Cond{Field: rules.Virtual, High: 0xffff}
+	n := c.size(rules.Dest)
+	p, err := c.prefix(b[:n], b[16:16+n])
+	if err != nil {
+		return err
+	}
+	cond.Addrs = addrs(p)
+	if which&protocol != 0 {
+		if cond.Text = protocols[b[34]]; cond.Text == "" {
+			cond.Field = rules.Never
+		}
+	}
+	if which&port != 0 {
+		cond.Low = binary.BigEndian.Uint16(b[32:])
+		cond.High = cond.Low
+	}
+	c.cond(cond)
 	return nil
 }
 

@@ -63,6 +63,13 @@ func split(dump *netfilter.Dump) (dumps []*netfilter.Dump, by []dataplane.Progra
 
 // Table returns what the rules of a table do that were converted already. The set is its own afterwards.
 func Table(set *rules.Ruleset, family dataplane.Family) dataplane.Table {
+	Prepare(set)
+	return rules.Table(set, dataplane.NFTables, family)
+}
+
+// Prepare adds to converted rules what follows from the names of chains: keys, labels, which conditions ask for pods of
+// the node, and what was not understood.
+func Prepare(set *rules.Ruleset) {
 	for name, chain := range set.Chains {
 		begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 		pods := slices.ContainsFunc([]string{"service-", "local-", "external-"}, begins)
@@ -86,7 +93,6 @@ func Table(set *rules.Ruleset, family dataplane.Family) dataplane.Table {
 		}
 	}
 	slices.Sort(set.Unknown)
-	return rules.Table(set, dataplane.NFTables, family)
 }
 
 // dispatches reports whether the rule leads node ports to their Services, or says that they have no endpoints.

@@ -175,11 +175,11 @@ func Check(items []*api.ServiceEndpoints) *State {
 
 type checker struct{ state *State }
 
-// maxProblems bounds State.Problems.
-const maxProblems = 100
+// MaxProblems bounds State.Problems, and those of Unserved.
+const MaxProblems = 100
 
 func (c *checker) problem(format string, args ...any) {
-	if len(c.state.Problems) < maxProblems {
+	if len(c.state.Problems) < MaxProblems {
 		c.state.Problems = append(c.state.Problems, fmt.Sprintf(format, args...))
 	}
 }

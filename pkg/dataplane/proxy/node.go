@@ -64,18 +64,22 @@ func (p Pods) Prefix(family dataplane.Family) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// Addresses returns those of the interfaces of the network that the process is in, without dataplane.UserspaceDevice,
-// whose addresses are not the node's.
+// Addresses returns those of the interfaces of the network that the process is in, without those of a proxy's own
+// interface (Device), which are not the node's.
 func Addresses() ([]netip.Addr, error) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
 	served := map[string]bool{}
-	if device, err := net.InterfaceByName(dataplane.UserspaceDevice); err == nil {
+	for _, name := range []string{dataplane.UserspaceDevice, dataplane.IPVSDevice} {
+		device, err := net.InterfaceByName(name)
+		if err != nil {
+			continue
+		}
 		own, err := device.Addrs()
 		if err != nil {
-			return nil, fmt.Errorf("list the addresses of interface %s: %w", dataplane.UserspaceDevice, err)
+			return nil, fmt.Errorf("list the addresses of interface %s: %w", name, err)
 		}
 		for _, a := range own {
 			served[a.String()] = true

@@ -5,6 +5,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -37,6 +38,27 @@ type Unserved struct {
 }
 
 func (u Unserved) Error() string { return strings.Join(u.Problems, "; ") }
+
+// Add adds a problem, unless it is there already or there are too many.
+func (u *Unserved) Add(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if len(u.Problems) < MaxProblems && !slices.Contains(u.Problems, text) {
+		u.Problems = append(u.Problems, text)
+	}
+}
+
+// With returns the error of a Write that met these problems and, in what it did, failures, which the next attempt may
+// not meet; nil if there are none.
+func (u Unserved) With(failures Unserved) error {
+	for _, text := range failures.Problems {
+		u.Add("%s", text)
+		u.Again = true
+	}
+	if len(u.Problems) == 0 {
+		return nil
+	}
+	return u
+}
 
 // Times of a Proxy.
 const (

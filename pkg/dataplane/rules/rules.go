@@ -24,6 +24,9 @@ const (
 	Forward     Hook = "forward"
 	Output      Hook = "output"
 	Postrouting Hook = "postrouting"
+	// Sent is the part of Output that comes after virtual servers, which rewrite the destination there: what they
+	// forward passes it, and what the node itself sends. Only for a Ruleset with Servers.
+	Sent Hook = "sent"
 )
 
 // Ruleset has the rules of one IP family.
@@ -39,6 +42,15 @@ type Ruleset struct {
 	// Unknown are all rules that were not understood. Incomplete: see dataplane.Table.
 	Unknown    []string
 	Incomplete bool
+
+	// Servers are IPVS's virtual servers, by the addresses that packets go to; not nil: the ruleset is of a proxy in mode
+	// ipvs. They take a packet to an address that the node has when it has passed Input, and any packet of the node
+	// itself when it has passed Output. Keys then has a key for each, without an address if it is a node port's.
+	Servers map[dataplane.Key]*Server
+	// Marks are those of virtual servers that take packets by their mark, whatever their address, with their text.
+	Marks map[uint32]string
+	// Addresses are those that the node has. Only for a Ruleset with Servers.
+	Addresses map[netip.Addr]bool
 
 	indexes map[string]*index // of Chains, when a packet meets them
 }
@@ -74,6 +86,8 @@ const (
 	Mark        Field = "mark"        // mark & Mask == Value
 	Chance      Field = "chance"      // by chance
 	Affinity    Field = "affinity"    // Text, Seconds: the source address was sent to an endpoint before
+	Set         Field = "set"         // Fields, Set: an ipset has the packet's values
+	Virtual     Field = "virtual"     // Addrs, Text, Low to High: a virtual server took it at this address, protocol, port
 	Never       Field = "never"       // a packet of a new connection to a Service never meets it
 	Unknown     Field = "unknown"
 )
@@ -88,6 +102,10 @@ type Cond struct {
 	New         bool
 	Value, Mask uint32
 	Seconds     int32
+	// Fields are Dest, Protocol and DestPort, those of them that Set is asked for. If sources are a part of the set, Set
+	// has those of each key; else nil.
+	Fields []Field
+	Set    map[MapKey]*Addrs
 	// Pods: a condition on the source or the interface that asks for pods of the node, by the place where it is.
 	Pods bool
 }
@@ -115,6 +133,16 @@ func (a *Addrs) everything() bool {
 	return slices.ContainsFunc(a.Prefixes, func(p netip.Prefix) bool { return p.Bits() == 0 })
 }
 
+// loopback reports whether no packet to a Service comes from there: Services are not served at loopback addresses.
+func (a *Addrs) loopback() bool {
+	return !slices.ContainsFunc(a.all(), func(p netip.Prefix) bool {
+		l := loopback[p.Addr().Is4()]
+		return p.Bits() < l.Bits() || !l.Contains(p.Addr())
+	})
+}
+
+var loopback = map[bool]netip.Prefix{true: netip.MustParsePrefix("127.0.0.0/8"), false: netip.MustParsePrefix("::1/128")}
+
 // all returns the set as prefixes.
 func (a *Addrs) all() []netip.Prefix {
 	list := append([]netip.Prefix(nil), a.Prefixes...)
@@ -135,6 +163,16 @@ func (a *Addrs) one() (netip.Addr, bool) {
 		return a.Prefixes[0].Addr(), true
 	}
 	return netip.Addr{}, false
+}
+
+// Server is a virtual server.
+type Server struct {
+	// Endpoints are those that get new connections. Without any, connections are refused.
+	Endpoints []netip.AddrPort
+	// AffinitySeconds: see dataplane.Frontend.
+	AffinitySeconds int32
+	// Text says what of it was not understood; empty: nothing.
+	Text string
 }
 
 // Map is a verdict map: of fields of the packet, or of chance.

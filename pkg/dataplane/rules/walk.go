@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -31,13 +32,33 @@ func Table(set *Ruleset, mode dataplane.Mode, family dataplane.Family) dataplane
 		table.Unknown = note(table.Unknown, text)
 	}
 	for key := range set.Keys {
-		for _, origin := range dataplane.Origins {
-			w := walker{set: set, key: key, origin: origin, pods: pods, endpoints: map[netip.AddrPort]*endpoint{}}
-			table.Frontends = append(table.Frontends, w.frontend())
+		var ways [][]dataplane.Frontend
+		for _, to := range set.places(key) {
+			var way []dataplane.Frontend
+			for _, origin := range dataplane.Origins {
+				w := walker{set: set, key: key, to: to, origin: origin, pods: pods, endpoints: map[netip.AddrPort]*endpoint{}}
+				way = append(way, w.frontend())
+			}
+			if !slices.ContainsFunc(ways, func(w []dataplane.Frontend) bool { return reflect.DeepEqual(w, way) }) {
+				ways = append(ways, way)
+			}
 		}
+		table.Frontends = append(table.Frontends, slices.Concat(ways...)...)
 	}
 	table.Sort()
 	return table
+}
+
+// places are the addresses at which packets to a key are followed. A node port is followed to the first of the node's
+// addresses that rules name, or to any; where each has a virtual server of its own, to all of them.
+func (s *Ruleset) places(key dataplane.Key) []netip.Addr {
+	switch {
+	case key.Address.IsValid() || len(s.NodePortAddresses) == 0:
+		return []netip.Addr{key.Address}
+	case s.Servers != nil:
+		return s.NodePortAddresses
+	}
+	return s.NodePortAddresses[:1]
 }
 
 func note(list []string, text string) []string {
@@ -98,8 +119,10 @@ func (s *Ruleset) pods() pods {
 
 // walker follows the packets of one frontend from one origin.
 type walker struct {
-	set    *Ruleset
-	key    dataplane.Key
+	set *Ruleset
+	key dataplane.Key
+	// to is where packets go: the key's address, or that of the node at which a node port is followed; invalid: any.
+	to     netip.Addr
 	origin dataplane.Origin
 	pods   pods
 	steps  int
@@ -120,6 +143,7 @@ type packet struct {
 	hairpin   netip.Addr     // the packet is marked if this is its source
 	sticky    *sticky        // it goes to where an earlier connection went
 	noted     *sticky        // and later connections go where it goes
+	balanced  bool           // although it is sticky, it goes there without an earlier connection, too
 }
 
 type sticky struct {
@@ -164,7 +188,7 @@ func (w *walker) frontend() dataplane.Frontend {
 
 // route sends a packet on that has passed the hook at which its destination was rewritten.
 func (w *walker) route(p packet) {
-	here := !w.key.Address.IsValid() && !p.dnat.IsValid()
+	here := w.local() && !p.dnat.IsValid()
 	end := func(p packet) {
 		if p.dnat.IsValid() {
 			w.end(p, dataplane.Forward)
@@ -173,6 +197,18 @@ func (w *walker) route(p packet) {
 		}
 	}
 	out := func(p packet) { w.hook(Postrouting, p, end) }
+	if w.set.Servers != nil { // the node's own packets meet them before it is decided whether they stay here
+		out = func(p packet) { w.hook(Sent, p, func(p packet) { w.hook(Postrouting, p, end) }) }
+		switch {
+		case w.origin == dataplane.Node:
+			w.balance(p, out, out)
+		case here:
+			w.hook(Input, p, func(p packet) { w.balance(p, out, end) })
+		default:
+			w.hook(Forward, p, func(p packet) { w.hook(Postrouting, p, end) })
+		}
+		return
+	}
 	switch {
 	case here: // the node's own packets pass Postrouting before, which means nothing to those that stay here
 		w.hook(Input, p, end)
@@ -181,6 +217,51 @@ func (w *walker) route(p packet) {
 	default:
 		w.hook(Forward, p, out)
 	}
+}
+
+// balance follows a packet to each endpoint of the virtual server that takes it, or on if none does.
+func (w *walker) balance(p packet, taken, otherwise func(packet)) {
+	if text, ok := w.set.Marks[p.mark]; ok {
+		w.unknown = note(w.unknown, text)
+	}
+	server := w.set.Servers[dataplane.Key{Address: w.dest(p), Protocol: w.key.Protocol, Port: w.port(p)}]
+	if server == nil || p.dnat.IsValid() {
+		otherwise(p)
+		return
+	}
+	if server.Text != "" {
+		w.unknown = note(w.unknown, server.Text)
+	}
+	if len(server.Endpoints) == 0 {
+		w.end(p, dataplane.Reject)
+	}
+	for _, endpoint := range server.Endpoints {
+		to := p
+		to.dnat = endpoint
+		if server.AffinitySeconds != 0 {
+			to.sticky = &sticky{endpoint.String(), server.AffinitySeconds}
+			to.noted, to.balanced = to.sticky, true
+		}
+		taken(to)
+	}
+}
+
+// local reports whether the packets go to an address of the node.
+func (w *walker) local() bool { return !w.key.Address.IsValid() || w.set.Addresses[w.to] }
+
+// source is the address that the node's own packets have, if that is known: a node that connects to one of its own
+// addresses uses this address.
+func (w *walker) source() (netip.Addr, bool) {
+	return w.to, w.set.Servers != nil && w.origin == dataplane.Node && w.local()
+}
+
+// from reports whether packets can come from an address. An address of the node is the source of its own packets only:
+// the kernel drops others.
+func (w *walker) from(addr netip.Addr) bool {
+	if source, ok := w.source(); ok {
+		return addr == source
+	}
+	return w.origin == dataplane.Node || !w.set.Addresses[addr]
 }
 
 // hook takes the packet through the base chains of a hook.
@@ -352,8 +433,14 @@ func (w *walker) lookup(m *Map, at *frame, p packet) (Element, bool) {
 		}
 		return Element{}, false // and some numbers have no element
 	}
+	e, ok := m.Elements[w.mapKey(m.Fields, p)]
+	return e, ok
+}
+
+// mapKey is the packet's values of some fields.
+func (w *walker) mapKey(fields []Field, p packet) MapKey {
 	var key MapKey
-	for _, f := range m.Fields {
+	for _, f := range fields {
 		switch f {
 		case Dest:
 			key.Dest = w.dest(p)
@@ -363,19 +450,15 @@ func (w *walker) lookup(m *Map, at *frame, p packet) (Element, bool) {
 			key.Port = w.port(p)
 		}
 	}
-	e, ok := m.Elements[key]
-	return e, ok
+	return key
 }
 
 // dest is the packet's destination. It is invalid for an address of the node, if node ports are served at all of them.
 func (w *walker) dest(p packet) netip.Addr {
-	switch {
-	case p.dnat.IsValid():
+	if p.dnat.IsValid() {
 		return p.dnat.Addr()
-	case !w.key.Address.IsValid() && len(w.set.NodePortAddresses) > 0:
-		return w.set.NodePortAddresses[0]
 	}
-	return w.key.Address
+	return w.to
 }
 
 func (w *walker) port(p packet) uint16 {
@@ -389,13 +472,13 @@ func (w *walker) port(p packet) uint16 {
 // that does not, and p becomes the one that does. A rule with a part that was not understood is met if the rest is.
 func (w *walker) matches(r *Rule, p *packet) (matches bool, otherwise *packet) {
 	for i := range r.Conds {
-		if met, known := w.meets(&r.Conds[i], p); known && !met {
+		if met, known := w.meets(w.resolve(&r.Conds[i], p), p); known && !met {
 			return false, nil
 		}
 	}
 	not := *p // as it is if the rule is not met
 	for i := range r.Conds {
-		c := &r.Conds[i]
+		c := w.resolve(&r.Conds[i], p)
 		if _, known := w.meets(c, p); known {
 			continue
 		}
@@ -411,6 +494,10 @@ func (w *walker) matches(r *Rule, p *packet) (matches bool, otherwise *packet) {
 					if mark != p.mark {
 						p.hairpin = addr
 					}
+					return false, nil
+				}
+				if r.Verdict.Do == Masquerade && addr == p.dnat.Addr() { // or masqueraded, when it is known
+					p.hairpin = addr
 					return false, nil
 				}
 			}
@@ -465,6 +552,35 @@ func intersect(a, b []netip.Prefix) []netip.Prefix {
 	return dataplane.Prefixes(both)
 }
 
+// resolve makes of a condition on a set one that meets knows, for this packet; and of one on the source what is known
+// of that.
+func (w *walker) resolve(c *Cond, p *packet) *Cond {
+	if c.Field == Set {
+		sources, has := c.Set[w.mapKey(c.Fields, *p)]
+		if !has || sources == nil {
+			return constant(has != c.Not)
+		}
+		c = &Cond{Field: Source, Not: c.Not, Addrs: sources}
+	}
+	if c.Field != Source || w.set.Servers == nil || w.pods.is(*c) {
+		return c
+	}
+	if source, ok := w.source(); ok {
+		return constant(c.Addrs.Has(source) != c.Not)
+	}
+	for addr := range c.Addrs.Single {
+		if !w.from(addr) { // without those that no packet has
+			possible := maps.Clone(c.Addrs.Single)
+			maps.DeleteFunc(possible, func(addr netip.Addr, _ bool) bool { return !w.from(addr) })
+			return &Cond{Field: Source, Not: c.Not, Addrs: &Addrs{possible, c.Addrs.Prefixes}, Pods: c.Pods}
+		}
+	}
+	return c
+}
+
+// constant is a condition that each packet meets, or none.
+func constant(met bool) *Cond { return &Cond{Field: Never, Not: met} }
+
 // meets reports whether the packet meets a condition, if that is known.
 func (w *walker) meets(c *Cond, p *packet) (met, known bool) {
 	switch c.Field {
@@ -475,7 +591,7 @@ func (w *walker) meets(c *Cond, p *packet) (met, known bool) {
 	case DestPort:
 		met = c.Low <= w.port(*p) && w.port(*p) <= c.High
 	case DestLocal:
-		met = !w.key.Address.IsValid() && !p.dnat.IsValid()
+		met = w.local() && !p.dnat.IsValid()
 	case SourceLocal:
 		met = w.origin == dataplane.Node
 	case State:
@@ -484,13 +600,16 @@ func (w *walker) meets(c *Cond, p *packet) (met, known bool) {
 		met = p.mark&c.Mask == c.Value
 	case Never:
 		met = false
+	case Virtual:
+		met = w.set.Servers != nil && p.dnat.IsValid() && (c.Addrs == nil || c.Addrs.Has(w.to)) &&
+			(c.Text == "" || c.Text == w.key.Protocol) && c.Low <= w.key.Port && w.key.Port <= c.High
 	case Interface, Source:
 		switch {
 		case w.pods.is(*c):
 			met = w.origin == dataplane.Pod
 		case c.Field == Source && c.Addrs.everything():
 			met = true
-		case c.Field == Source && len(c.Addrs.all()) == 0:
+		case c.Field == Source && (len(c.Addrs.all()) == 0 || c.Addrs.loopback()):
 			met = false
 		default:
 			return false, false
@@ -603,11 +722,12 @@ func (w *walker) arrive(o outcome) {
 		e = &endpoint{masquerades: map[dataplane.Masquerade]bool{}}
 		w.endpoints[o.dnat] = e
 	}
-	e.plain = e.plain || o.hairpin != o.dnat.Addr() && !o.snat
+	e.plain = e.plain || o.hairpin != o.dnat.Addr() && !o.snat && w.from(o.dnat.Addr())
 	e.noted = o.noted
 	if o.sticky != nil {
 		e.sticky = o.sticky
-	} else {
+	}
+	if o.sticky == nil || o.balanced {
 		e.balanced = true
 	}
 	if o.snat {

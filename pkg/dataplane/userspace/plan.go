@@ -4,7 +4,6 @@ package userspace
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -64,43 +63,14 @@ type Layout struct {
 	Frontends map[Place]*Frontend
 }
 
-// Limits of a Layout and of the texts about it.
-const (
-	maxPlaces   = 50_000
-	maxUnserved = 100
-)
-
-// unserved has the first maxUnserved texts.
-type unserved []string
-
-func (u *unserved) add(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	if len(*u) < maxUnserved && !slices.Contains(*u, text) {
-		*u = append(*u, text)
-	}
-}
+// maxPlaces bounds a Layout.
+const maxPlaces = 50_000
 
 // Want returns what serves a state on a node, and what of the state cannot be served: protocols other than TCP and UDP,
-// and addresses with which the proxy would connect to itself, or cut the node off from what it connects to. Who is
-// right if an address of a Service is that of an endpoint, too?
-//
-//   - A cluster IP and a node port: they can be nobody else's, and anybody could claim them as an endpoint.
-//   - The endpoint before external and load balancer IPs: these are any addresses, such as that of another node, with
-//     the API server on it. On the interface, none of its ports could be reached any more.
+// and see proxy.Sites.
 func Want(state *proxy.State, node proxy.Node) (*Layout, []string) {
-	w := wanted{
-		layout: &Layout{Frontends: map[Place]*Frontend{}}, near: map[dataplane.Family][]netip.Prefix{},
-		node: map[netip.Addr]bool{}, clusterIPs: map[netip.Addr]bool{}, hosts: map[netip.Addr]bool{},
-		nodePorts: map[Place]bool{}, endpoints: map[Place]bool{},
-	}
-	for _, a := range node.Addresses {
-		w.node[a] = true
-	}
-	nodePorts := map[dataplane.Family][]netip.Addr{}
+	w := wanted{layout: &Layout{Frontends: map[Place]*Frontend{}}, near: map[dataplane.Family][]netip.Prefix{}}
 	for _, family := range proxy.Families {
-		if at, ok := state.NodePorts[family]; ok {
-			nodePorts[family] = nodePortAddresses(at, node.Addresses, family)
-		}
 		if prefix, ok := node.Pods.Prefix(family); ok {
 			w.near[family] = append(w.near[family], prefix)
 		}
@@ -110,106 +80,51 @@ func Want(state *proxy.State, node proxy.Node) (*Layout, []string) {
 			}
 		}
 	}
-	var ports []*proxy.Port
-	for _, port := range state.Ports { // copies
-		p := &port
-		switch {
-		case p.Protocol != "TCP" && p.Protocol != "UDP":
-			w.unserved.add("%s is not served: the mode userspace has no %s", p, p.Protocol)
-			continue
-		case !w.node[p.ClusterIP]:
-			w.clusterIPs[p.ClusterIP] = true
-		}
-		ports = append(ports, p)
-		if p.NodePort == 0 {
-			continue
-		}
-		for _, a := range nodePorts[p.Family] {
-			w.nodePorts[Place{p.Protocol, netip.AddrPortFrom(a, p.NodePort)}] = true
-		}
-	}
-	for _, p := range ports {
-		for _, t := range []*proxy.Traffic{&p.Internal, &p.External, &p.Inside} {
-			t.Endpoints = w.reachable(p, t.Endpoints)
-			for _, e := range t.Endpoints {
-				w.endpoints[Place{p.Protocol, e}], w.hosts[e.Addr()] = true, true
-			}
-		}
-	}
-	for _, p := range ports {
-		base := Frontend{Service: p.String(), Affinity: time.Duration(p.AffinitySeconds) * time.Second}
-		if p.Protocol == "UDP" {
-			base.Serving = p.Serving()
-		}
-		cluster, other := base, base
-		cluster.Inside, cluster.Outside = p.Internal.Endpoints, p.Internal.Endpoints
-		other.Inside, other.Outside = p.Inside.Endpoints, p.External.Endpoints
-		if w.node[p.ClusterIP] {
-			w.unserved.add("cluster IP %s of %s is not served: the node has it on another interface", p.ClusterIP, p)
+	served := proxy.State{NodePorts: state.NodePorts}
+	for i := range state.Ports {
+		if p := &state.Ports[i]; p.Protocol == "TCP" || p.Protocol == "UDP" {
+			served.Ports = append(served.Ports, *p)
 		} else {
-			w.add(p, cluster, netip.AddrPortFrom(p.ClusterIP, p.Port), p.Internal.Action, p.Internal.Action, nil)
+			w.unserved.Add("%s is not served: the mode userspace has no %s", p, p.Protocol)
 		}
-		for _, a := range p.ExternalIPs {
-			w.add(p, other, netip.AddrPortFrom(a, p.Port), p.Inside.Action, p.External.Action, nil)
-		}
-		for _, a := range p.LoadBalancerIPs {
-			w.add(p, other, netip.AddrPortFrom(a, p.Port), p.Inside.Action, p.External.Action, p.Sources)
-		}
-		if p.NodePort == 0 {
-			continue
-		}
-		for _, a := range nodePorts[p.Family] {
-			w.add(p, other, netip.AddrPortFrom(a, p.NodePort), p.Inside.Action, p.External.Action, nil)
-		}
+	}
+	for _, site := range proxy.Sites(&served, node, &w.unserved) {
+		w.add(site)
 	}
 	slices.SortFunc(w.layout.Addresses, netip.Addr.Compare)
 	w.layout.Addresses = slices.Compact(w.layout.Addresses)
-	return w.layout, w.unserved
+	return w.layout, w.unserved.Problems
 }
 
 type wanted struct {
 	layout   *Layout
-	unserved unserved
+	unserved proxy.Unserved
 	// near has each family's addresses of the node and of its pods.
 	near map[dataplane.Family][]netip.Prefix
-	// node has the node's addresses, hosts those of endpoints.
-	node, clusterIPs, hosts map[netip.Addr]bool
-	nodePorts, endpoints    map[Place]bool
 }
 
-// reachable returns the endpoints that are not the proxy itself.
-func (w *wanted) reachable(p *proxy.Port, endpoints []netip.AddrPort) []netip.AddrPort {
-	itself := func(e netip.AddrPort) bool { return w.clusterIPs[e.Addr()] || w.nodePorts[Place{p.Protocol, e}] }
-	if !slices.ContainsFunc(endpoints, itself) {
-		return endpoints
-	}
-	w.unserved.add("some endpoints of %s are not used: they are cluster IPs or node ports", p)
-	return slices.DeleteFunc(slices.Clone(endpoints), itself)
-}
-
-// add adds a place, unless connections to it are refused. Inside and outside are what happens to clients of the node,
-// and to all others. Sources are those that may connect; empty: all.
-func (w *wanted) add(
-	p *proxy.Port, f Frontend, at netip.AddrPort, inside, outside dataplane.Action, sources []netip.Prefix,
-) {
-	place, own := Place{p.Protocol, at}, !w.node[at.Addr()]
-	switch {
-	case own && w.hosts[at.Addr()] && !w.clusterIPs[at.Addr()], w.endpoints[place]:
-		w.unserved.add("%s of %s is not served: it is an endpoint's address", place, p)
-		return
-	case len(w.layout.Frontends) >= maxPlaces:
-		w.unserved.add("%s of %s is not served: there are %d others", place, p, maxPlaces)
-		return
-	}
-	if own {
-		w.layout.Addresses = append(w.layout.Addresses, at.Addr())
-	}
-	if inside == dataplane.Reject && outside == dataplane.Reject {
+// add adds a place, unless connections to it are refused.
+func (w *wanted) add(site proxy.Site) {
+	p, place := site.Port, Place{site.Port.Protocol, site.At}
+	if len(w.layout.Frontends) >= maxPlaces {
+		w.unserved.Add("%s of %s is not served: there are %d others", place, p, maxPlaces)
 		return
 	}
 	near := w.near[p.Family]
-	if own { // the node's own connections to the address come from it
-		near = append(slices.Clone(near), single(at.Addr()))
+	if site.Own { // the node's own connections to the address come from it
+		w.layout.Addresses = append(w.layout.Addresses, site.At.Addr())
+		near = append(slices.Clone(near), single(site.At.Addr()))
+	}
+	inside, outside, sources := site.Inside.Action, site.Outside.Action, site.Sources
+	if inside == dataplane.Reject && outside == dataplane.Reject {
+		return
+	}
+	f := Frontend{
+		Service: p.String(), Affinity: time.Duration(p.AffinitySeconds) * time.Second,
+		Inside: site.Inside.Endpoints, Outside: site.Outside.Endpoints,
+	}
+	if p.Protocol == "UDP" {
+		f.Serving = p.Serving()
 	}
 	switch {
 	case inside == dataplane.Drop && outside == dataplane.Drop:
@@ -226,18 +141,6 @@ func (w *wanted) add(
 		f.Near = near
 	}
 	w.layout.Frontends[place] = &f
-}
-
-// nodePortAddresses returns the node's addresses at which a family has its node ports. Link-local addresses of IPv6
-// have none: they are no address without an interface.
-func nodePortAddresses(at proxy.NodePorts, node []netip.Addr, family dataplane.Family) []netip.Addr {
-	list := node
-	if !at.All {
-		list = at.Addresses(node)
-	}
-	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool {
-		return !of(a, family) || a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast()
-	})
 }
 
 func of(a netip.Addr, family dataplane.Family) bool { return a.Is4() == (family == dataplane.IPv4) }
@@ -280,18 +183,7 @@ type Change struct {
 // Difference compares what is there with what has to be: the addresses of the interface, and the listeners.
 func Difference(addresses []netip.Addr, frontends map[Place]*Frontend, want *Layout) Change {
 	var c Change
-	has := map[netip.Addr]bool{}
-	for _, a := range addresses {
-		has[a] = true
-		if _, ok := slices.BinarySearchFunc(want.Addresses, a, netip.Addr.Compare); !ok {
-			c.Remove = append(c.Remove, a)
-		}
-	}
-	for _, a := range want.Addresses {
-		if !has[a] {
-			c.Add = append(c.Add, a)
-		}
-	}
+	c.Add, c.Remove = proxy.Assign(addresses, want.Addresses)
 	for place := range frontends {
 		if want.Frontends[place] == nil {
 			c.Close = append(c.Close, place)
@@ -305,7 +197,6 @@ func Difference(addresses []netip.Addr, frontends map[Place]*Frontend, want *Lay
 			c.Set = append(c.Set, place)
 		}
 	}
-	slices.SortFunc(c.Remove, netip.Addr.Compare)
 	for _, places := range [][]Place{c.Close, c.Set, c.Open} {
 		slices.SortFunc(places, Place.compare)
 	}

@@ -332,7 +332,7 @@ func TestHostile(t *testing.T) {
 		want, unserved := Want(state, node)
 		kept += len(want.Frontends)
 		sound(t, want, node)
-		if len(unserved) > maxUnserved {
+		if len(unserved) > proxy.MaxProblems {
 			t.Fatal(len(unserved))
 		}
 	}
@@ -343,7 +343,7 @@ func TestHostile(t *testing.T) {
 	for i := range 300 {
 		many.Ports = append(many.Ports, port(fmt.Sprint("s", i), "10.96.0.1", func(p *proxy.Port) { p.Protocol, p.Port = "SCTP", uint16(i+1) }))
 	}
-	if _, unserved := Want(&many, node); len(unserved) != maxUnserved {
+	if _, unserved := Want(&many, node); len(unserved) != proxy.MaxProblems {
 		t.Errorf("%d texts", len(unserved))
 	}
 }

@@ -5,11 +5,9 @@ package userspace
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -23,7 +21,7 @@ import (
 
 // Server serves Services: it is a proxy.Writer.
 type Server struct {
-	Device Device
+	Device proxy.Device
 	// Idle is how long a UDP session lasts after its last packet, in either direction.
 	Idle time.Duration
 	// MaxConnections and MaxSessions bound TCP connections and UDP sessions of all listeners together. One listener has
@@ -59,7 +57,8 @@ const maxAtOnce = 10_000
 // TCP, where a connection has two sockets and two pipes; a quarter for UDP; the rest is for listeners.
 func New() *Server {
 	s := &Server{
-		Device: kernelDevice(), Idle: DefaultIdle, MaxConnections: maxAtOnce, MaxSessions: maxAtOnce,
+		Device: proxy.NewDevice(dataplane.UserspaceDevice), Idle: DefaultIdle,
+		MaxConnections: maxAtOnce, MaxSessions: maxAtOnce,
 		Dial: net.DialTimeout, Now: time.Now,
 	}
 	var limit unix.Rlimit
@@ -104,7 +103,7 @@ func (s *Server) apply(want *Layout, texts []string) error {
 	if err != nil {
 		return err
 	}
-	all, wrong := unserved(texts), unserved{}
+	all, wrong := proxy.Unserved{Problems: texts}, proxy.Unserved{}
 	frontends := map[Place]*Frontend{}
 	for place, l := range s.open {
 		frontends[place] = l.frontend
@@ -118,7 +117,7 @@ func (s *Server) apply(want *Layout, texts []string) error {
 	for _, a := range change.Add {
 		if err := s.Device.Add(a); err != nil {
 			missing[a] = true
-			wrong.add("address %s is not served: add it to interface %s: %v", a, dataplane.UserspaceDevice, err)
+			wrong.Add("address %s is not served: add it to interface %s: %v", a, s.Device.Name, err)
 		}
 	}
 	for _, a := range want.Addresses {
@@ -129,7 +128,7 @@ func (s *Server) apply(want *Layout, texts []string) error {
 	for _, place := range change.Set {
 		if err := s.open[place].set(want.Frontends[place]); err != nil {
 			s.close(place)
-			wrong.add("%s of %s is not served: %v", place, want.Frontends[place].Service, err)
+			wrong.Add("%s of %s is not served: %v", place, want.Frontends[place].Service, err)
 		}
 	}
 	for _, place := range change.Open {
@@ -137,22 +136,16 @@ func (s *Server) apply(want *Layout, texts []string) error {
 			continue
 		}
 		if err := s.listen(place, want.Frontends[place]); err != nil {
-			wrong.add("%s of %s is not served: %v", place, want.Frontends[place].Service, err)
+			wrong.Add("%s of %s is not served: %v", place, want.Frontends[place].Service, err)
 		}
 	}
 	s.disconnect(change.Remove)
 	for _, a := range change.Remove {
 		if err := s.Device.Remove(a); err != nil {
-			wrong.add("address %s is no longer needed, but cannot be removed from interface %s: %v", a, dataplane.UserspaceDevice, err)
+			wrong.Add("address %s is no longer needed, but cannot be removed from interface %s: %v", a, s.Device.Name, err)
 		}
 	}
-	for _, text := range wrong {
-		all.add("%s", text)
-	}
-	if len(all) > 0 {
-		return proxy.Unserved{Problems: all, Again: len(wrong) > 0}
-	}
-	return nil
+	return all.With(wrong)
 }
 
 // disconnect resets the connections to addresses that will be removed: their packets would not arrive any more, and
@@ -267,24 +260,7 @@ func (s *Server) close(place Place) {
 func (s *Server) Tidy(context.Context) (more bool, err error) { return false, nil }
 
 // Present is proxy.Writer's: it looks whether the interface has its addresses.
-func (s *Server) Present(context.Context) error {
-	have, err := s.Device.Addresses()
-	if err != nil {
-		return err
-	}
-	slices.SortFunc(have, netip.Addr.Compare)
-	var gone []string
-	for _, a := range s.assigned {
-		if _, ok := slices.BinarySearchFunc(have, a, netip.Addr.Compare); !ok {
-			gone = append(gone, a.String())
-		}
-	}
-	if len(gone) > 0 {
-		return fmt.Errorf("interface %s lacks %d of its addresses, such as %s", dataplane.UserspaceDevice, len(gone),
-			strings.Join(gone[:min(len(gone), 3)], ", "))
-	}
-	return nil
-}
+func (s *Server) Present(context.Context) error { return s.Device.Missing(s.assigned) }
 
 // Cleanup ends all that a Server has, and removes the interface: that of a predecessor, too.
 func (s *Server) Cleanup(context.Context) error {

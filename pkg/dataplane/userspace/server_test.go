@@ -57,7 +57,8 @@ func newLab(t *testing.T) *lab {
 		return l.err
 	}
 	l.Server = New()
-	l.Device = Device{
+	l.Device = proxy.Device{
+		Name:   dataplane.UserspaceDevice,
 		Create: func() error { return nil },
 		Addresses: func() ([]netip.Addr, error) {
 			l.mu.Lock()
@@ -799,7 +800,7 @@ func TestDevice(t *testing.T) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skipf("no network namespace: %v", err)
 	}
-	d := kernelDevice()
+	d := New().Device
 	is := func(want string) {
 		t.Helper()
 		have, err := d.Addresses()

@@ -41,6 +41,9 @@ type kind struct {
 func port(
 	s *nodestate.ServiceEndpoints, f *nodestate.Family, p *nodestate.Port, mode dataplane.Mode,
 ) []dataplane.Frontend {
+	if mode == dataplane.IPVS {
+		return ipvs(s, f, p)
+	}
 	// Flags of the proxy decide whether connections to the cluster IP are masqueraded. All others are, because an answer
 	// has to come back through this node, unless the policy is Local: then endpoints see who calls. The node itself
 	// always is: the address that it calls may be its own, too.
@@ -54,20 +57,16 @@ func port(
 
 	var all []dataplane.Frontend
 	add := func(address string, number int32, sources []string, kinds [3]kind) {
-		key := dataplane.Key{Protocol: string(p.Protocol), Port: uint16(number)}
-		if address != "" {
-			addr, err := netip.ParseAddr(address)
-			if err != nil {
-				return
-			}
-			key.Address = addr
+		key, ok := frontendKey(p, address, number)
+		if !ok {
+			return
 		}
 		for i, k := range kinds {
 			front := dataplane.Frontend{
 				Key: key, From: dataplane.Origins[i], Service: s.Namespace + "/" + s.Name, PortName: p.Name,
 				Action: dataplane.Action(k.action),
 			}
-			// The modes differ only here. Without any endpoint, iptables refuses all sources alike; and it does not refuse
+			// These two modes differ only here. Without any endpoint, iptables refuses all sources alike; and it does not refuse
 			// what the node itself sends to addresses that are not its own: such packets leave the node.
 			if mode == dataplane.IPTables && k.action == nodestate.Reject && address != "" && address != f.ClusterIP &&
 				dataplane.Origins[i] == dataplane.Node {
@@ -79,6 +78,9 @@ func port(
 			if k.action == nodestate.Forward {
 				front.Endpoints, front.AffinitySeconds = endpoints(p, k.may), s.AffinitySeconds
 				front.Masquerade = k.masquerade
+			}
+			if mode == dataplane.OwnIPVS && len(front.Sources) > 0 {
+				front = served(front, sources, f.LoadBalancerIPs)
 			}
 			all = append(all, front)
 		}
@@ -95,6 +97,35 @@ func port(
 		add("", p.NodePort, nil, outside)
 	}
 	return all
+}
+
+// frontendKey is false for an address that is none. An empty one is that of a node port.
+func frontendKey(p *nodestate.Port, address string, number int32) (dataplane.Key, bool) {
+	key := dataplane.Key{Protocol: string(p.Protocol), Port: uint16(number)}
+	if address == "" {
+		return key, true
+	}
+	addr, err := netip.ParseAddr(address)
+	key.Address = addr
+	return key, err == nil
+}
+
+// served returns a frontend with sources as it is on a node that has its address: the node's own connections to it come
+// from it, and no others do. The sources are those of the Service.
+func served(f dataplane.Frontend, sources, loadBalancers []string) dataplane.Frontend {
+	allowed, own := split(sources, loadBalancers)
+	own = own || slices.ContainsFunc(allowed, func(p netip.Prefix) bool { return p.Contains(f.Address) })
+	switch {
+	case f.From == dataplane.Node && own:
+		f.Sources = nil
+	case f.From == dataplane.Node, len(allowed) == 0:
+		return dataplane.Frontend{
+			Key: f.Key, From: f.From, Service: f.Service, PortName: f.PortName, Action: dataplane.Drop,
+		}
+	default:
+		f.Sources = dataplane.Prefixes(allowed)
+	}
+	return f
 }
 
 func endpoints(p *nodestate.Port, may func(nodestate.Endpoint) bool) []dataplane.Endpoint {

@@ -22,13 +22,26 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/checkplan/checkplan/pkg/initramfs"
 )
+
+// drivers of the network interfaces of VMs: virtio, and virtual functions. A kernel may lack some of them.
+var drivers = []string{"virtio_pci", "virtio_net", "ixgbevf", "iavf", "igbvf", "mlx4_en", "mlx5_core", "bnxt_en"}
+
+// needed are the drivers that a kernel must have.
+var needed = []string{"virtio_pci", "virtio_net"}
+
+// likeParent are drivers that are loaded together with another one, for the same devices; with modprobe, the other
+// driver requests them itself.
+var likeParent = map[string]string{"mlx4_en": "mlx4_core"}
 
 func main() {
 	out := flag.String("o", "", "`FILE` to write the image to, as a docker archive")
@@ -56,11 +69,15 @@ func run(out, tag, kernel, push string) error {
 	if err != nil {
 		return err
 	}
-	deb, err := download(kernel, filepath.Join(cache, "checkplan-guest"))
+	deb, err := initramfs.Download(kernel, filepath.Join(cache, "checkplan-guest"))
 	if err != nil {
 		return err
 	}
-	vmlinuz, modules, err := unpack(deb)
+	unpacked, err := initramfs.Unpack(deb)
+	if err != nil {
+		return err
+	}
+	modules, err := modulesOf(unpacked)
 	if err != nil {
 		return fmt.Errorf("%s: %w", deb, err)
 	}
@@ -68,11 +85,11 @@ func run(out, tag, kernel, push string) error {
 	if err != nil {
 		return err
 	}
-	initrd, err := initramfs(agent, modules)
+	initrd, err := initramfs.NewArchive(agent, modules).Bytes()
 	if err != nil {
 		return err
 	}
-	image, err := image(vmlinuz, initrd)
+	image, err := image(unpacked.Image, initrd)
 	if err != nil {
 		return fmt.Errorf("build the image: %w", err)
 	}
@@ -93,10 +110,28 @@ func run(out, tag, kernel, push string) error {
 		"%s: %s, kernel %d KiB, initramfs %d KiB\n",
 		reference,
 		filepath.Base(deb),
-		len(vmlinuz)>>10,
+		len(unpacked.Image)>>10,
 		len(initrd)>>10,
 	)
 	return nil
+}
+
+// modulesOf returns the drivers that a kernel has and their dependencies, dependencies first.
+func modulesOf(k *initramfs.Kernel) ([]initramfs.Module, error) {
+	names := slices.DeleteFunc(slices.Clone(drivers), func(name string) bool {
+		return !k.Has(name) && !slices.Contains(needed, name)
+	})
+	modules, err := k.Modules(names...)
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range modules {
+		parent := slices.IndexFunc(modules, func(p initramfs.Module) bool { return p.Name == likeParent[m.Name] })
+		if parent >= 0 {
+			modules[i].Aliases = modules[parent].Aliases
+		}
+	}
+	return modules, nil
 }
 
 // publish pushes an image, and adds the line REFERENCE@sha256:HEX to the file refs, in the form in which ko prints the

@@ -14,21 +14,21 @@ import (
 
 // Replace adds to a transaction what makes the table have these rules, whatever it had before.
 func (r *Rules) Replace(tx *knftables.Transaction) {
-	tx.Add(table())
-	tx.Delete(table())
+	tx.Add(r.table())
+	tx.Delete(r.table())
 	r.Change(tx, &Rules{}, time.Time{})
 }
 
-func table() *knftables.Table {
-	return &knftables.Table{Comment: knftables.PtrTo("rules of checkplan's service-proxy")}
+func (r *Rules) table() *knftables.Table {
+	return &knftables.Table{Comment: comment(r.Comment)}
 }
 
 // Change adds to a transaction what turns one set of rules into these, and returns what the table has then: these
 // rules, and chains without rules that are stale, from now on or already. The older rules are what Change or found
 // returned. Sets with a timeout keep their elements.
 func (r *Rules) Change(tx *knftables.Transaction, older *Rules, now time.Time) *Rules {
-	newer := &Rules{Family: r.Family, Chains: maps.Clone(r.Chains), Sets: r.Sets}
-	tx.Add(table())
+	newer := &Rules{Family: r.Family, Comment: r.Comment, Chains: maps.Clone(r.Chains), Sets: r.Sets}
+	tx.Add(r.table())
 	// What is referred to comes before what refers to it: first all objects, then rules and elements.
 	for _, name := range sorted(r.Chains) {
 		if _, ok := older.Chains[name]; !ok {
@@ -106,7 +106,7 @@ func (r *Rules) Change(tx *knftables.Transaction, older *Rules, now time.Time) *
 // tidy adds to a transaction what deletes the chains that are stale since some time, and returns what the table has
 // then. More means that others are stale.
 func (r *Rules) tidy(tx *knftables.Transaction, since time.Time) (newer *Rules, more bool) {
-	newer = &Rules{Family: r.Family, Chains: maps.Clone(r.Chains), Sets: r.Sets}
+	newer = &Rules{Family: r.Family, Comment: r.Comment, Chains: maps.Clone(r.Chains), Sets: r.Sets}
 	for _, name := range sorted(r.Chains) {
 		switch c := r.Chains[name]; {
 		case c.stale.IsZero():

@@ -21,8 +21,48 @@ import (
 // Rules is what the table of one family has to have.
 type Rules struct {
 	Family dataplane.Family
-	Chains map[string]Chain
-	Sets   map[string]Set
+	// Comment is the table's.
+	Comment string
+	Chains  map[string]Chain
+	Sets    map[string]Set
+}
+
+// NewRules returns those of a table that has nothing yet.
+func NewRules(family dataplane.Family, comment string) *Rules {
+	return &Rules{Family: family, Comment: comment, Chains: map[string]Chain{}, Sets: map[string]Set{}}
+}
+
+// Rule adds one to the end of a chain, and the chain if it is new.
+func (r *Rules) Rule(chain, text string, comment ...string) {
+	c := r.Chains[chain]
+	c.Rules = append(c.Rules, Rule{text, strings.Join(comment, "")})
+	r.Chains[chain] = c
+}
+
+// Element adds one to a set, or with a value to a map.
+func (r *Rules) Element(set, value, comment string, key ...string) {
+	r.Sets[set].Elements[strings.Join(key, " . ")] = Element{key, value, comment}
+}
+
+// Words returns how nft names the family and its type of addresses.
+func Words(family dataplane.Family) (ip, addrType string) {
+	if family == dataplane.IPv6 {
+		return "ip6", "ipv6_addr"
+	}
+	return "ip", "ipv4_addr"
+}
+
+// FromPods returns the conditions of nft for packets that come from pods, and for all others; empty if pods are not
+// recognised.
+func FromPods(pods proxy.Pods, family dataplane.Family) (from, notFrom string) {
+	ip, _ := Words(family)
+	if prefix, ok := pods.Prefix(family); ok {
+		return ip + " saddr " + prefix.String(), ip + " saddr != " + prefix.String()
+	}
+	if pods.Interface != "" {
+		return `iifname "` + pods.Interface + `"`, `iifname != "` + pods.Interface + `"`
+	}
+	return "", ""
 }
 
 // Chain is one of the table.
@@ -66,7 +106,6 @@ const (
 	serviceCheck    = "service-endpoints-check"
 	firewallCheck   = "firewall-check"
 	clusterIPCheck  = "cluster-ips-check"
-	markMasquerade  = "mark-for-masquerade"
 	masquerading    = "masquerading"
 	reject          = "reject-chain"
 	clusterIPs      = "cluster-ips"
@@ -78,8 +117,11 @@ const (
 	servicePorts    = "service-nodeports"
 )
 
-// mark is the bit of packets whose source will be rewritten: kube-proxy's default.
-const mark = "0x4000"
+// MarkMasquerade is the chain that marks packets whose source will be rewritten, and Mark their bit: kube-proxy's.
+const (
+	MarkMasquerade = "mark-for-masquerade"
+	Mark           = "0x4000"
+)
 
 // base chains, and where each leads. Packets meet the filters before and after nat as in kube-proxy: what DNAT rewrote
 // no longer has the addresses of the maps of Services without endpoints.
@@ -108,42 +150,26 @@ var base = []struct {
 // Render returns the rules of a family, for a state and a node. They are the same for the same input, and have no text
 // of a message but names that are labels of DNS: see proxy.Check.
 func Render(state *proxy.State, node proxy.Node, family dataplane.Family) *Rules {
-	r := renderer{
-		rules: &Rules{Family: family, Chains: map[string]Chain{}, Sets: map[string]Set{}}, node: node,
-		ip: "ip", addrType: "ipv4_addr", loopback: "127.0.0.0/8",
-	}
+	r := renderer{Rules: NewRules(family, "rules of checkplan's service-proxy"), node: node, loopback: "127.0.0.0/8"}
 	if family == dataplane.IPv6 {
-		r.ip, r.addrType, r.loopback = "ip6", "ipv6_addr", "::1"
+		r.loopback = "::1"
 	}
-	if prefix, ok := node.Pods.Prefix(family); ok {
-		r.fromPods, r.notFromPods = r.ip+" saddr "+prefix.String(), r.ip+" saddr != "+prefix.String()
-	} else if node.Pods.Interface != "" {
-		r.fromPods, r.notFromPods = `iifname "`+node.Pods.Interface+`"`, `iifname != "`+node.Pods.Interface+`"`
-	}
+	r.ip, r.addrType = Words(family)
+	r.fromPods, r.notFromPods = FromPods(node.Pods, family)
 	r.fixed(state.NodePorts[family])
 	ports := state.Of(family)
 	for i := range ports {
 		r.port(&ports[i])
 	}
-	return r.rules
+	return r.Rules
 }
 
 type renderer struct {
-	rules                  *Rules
+	*Rules
 	node                   proxy.Node
 	ip, addrType, loopback string
 	// fromPods and notFromPods are conditions; empty if pods are not recognised.
 	fromPods, notFromPods string
-}
-
-func (r *renderer) rule(chain, text string, comment ...string) {
-	c := r.rules.Chains[chain]
-	c.Rules = append(c.Rules, Rule{text, strings.Join(comment, "")})
-	r.rules.Chains[chain] = c
-}
-
-func (r *renderer) element(set, value, comment string, key ...string) {
-	r.rules.Sets[set].Elements[strings.Join(key, " . ")] = Element{key, value, comment}
 }
 
 // fixed adds what does not depend on Services.
@@ -153,7 +179,7 @@ func (r *renderer) fixed(at proxy.NodePorts) {
 		for _, text := range b.rules {
 			c.Rules = append(c.Rules, Rule{Text: text})
 		}
-		r.rules.Chains[b.name] = c
+		r.Chains[b.name] = c
 	}
 	for name, kind := range map[string]string{
 		serviceIPs:      r.addrType + " . inet_proto . inet_service : verdict",
@@ -162,7 +188,7 @@ func (r *renderer) fixed(at proxy.NodePorts) {
 		noEndpointPorts: "inet_proto . inet_service : verdict",
 		firewallIPs:     r.addrType + " . inet_proto . inet_service : verdict", clusterIPs: r.addrType, nodePortIPs: r.addrType,
 	} {
-		r.rules.Sets[name] = Set{Map: strings.HasSuffix(kind, "verdict"), Type: kind, Elements: map[string]Element{}}
+		r.Sets[name] = Set{Map: strings.HasSuffix(kind, "verdict"), Type: kind, Elements: map[string]Element{}}
 	}
 	toNode := "fib daddr type local " + r.ip + " daddr != " + r.loopback
 	inCheck := r.ip + " daddr != " + r.loopback // of packets to the node
@@ -170,26 +196,26 @@ func (r *renderer) fixed(at proxy.NodePorts) {
 		toNode = r.ip + " daddr @" + nodePortIPs
 		inCheck = toNode
 		for _, a := range at.Addresses(r.node.Addresses) {
-			r.element(nodePortIPs, "", "", a.String())
+			r.Element(nodePortIPs, "", "", a.String())
 		}
 	}
-	r.rule(services, r.ip+" daddr . meta l4proto . th dport vmap @"+serviceIPs)
-	r.rule(services, toNode+" meta l4proto . th dport vmap @"+servicePorts)
-	r.rule(firewallCheck, r.ip+" daddr . meta l4proto . th dport vmap @"+firewallIPs)
-	r.rule(serviceCheck, r.ip+" daddr . meta l4proto . th dport vmap @"+noEndpoint)
-	r.rule(nodePortCheck, inCheck+" meta l4proto . th dport vmap @"+noEndpointPorts)
-	r.rule(clusterIPCheck, r.ip+" daddr @"+clusterIPs+" reject", "Reject traffic to invalid ports of ClusterIPs")
-	r.rule(reject, "reject")
-	r.rule(markMasquerade, "meta mark set meta mark or "+mark)
-	r.rule(masquerading, "meta mark and "+mark+" == 0 return")
-	r.rule(masquerading, "meta mark set meta mark xor "+mark)
-	r.rule(masquerading, "masquerade fully-random")
+	r.Rule(services, r.ip+" daddr . meta l4proto . th dport vmap @"+serviceIPs)
+	r.Rule(services, toNode+" meta l4proto . th dport vmap @"+servicePorts)
+	r.Rule(firewallCheck, r.ip+" daddr . meta l4proto . th dport vmap @"+firewallIPs)
+	r.Rule(serviceCheck, r.ip+" daddr . meta l4proto . th dport vmap @"+noEndpoint)
+	r.Rule(nodePortCheck, inCheck+" meta l4proto . th dport vmap @"+noEndpointPorts)
+	r.Rule(clusterIPCheck, r.ip+" daddr @"+clusterIPs+" reject", "Reject traffic to invalid ports of ClusterIPs")
+	r.Rule(reject, "reject")
+	r.Rule(MarkMasquerade, "meta mark set meta mark or "+Mark)
+	r.Rule(masquerading, "meta mark and "+Mark+" == 0 return")
+	r.Rule(masquerading, "meta mark set meta mark xor "+Mark)
+	r.Rule(masquerading, "masquerade fully-random")
 }
 
 // port adds one port of a Service.
 func (r *renderer) port(p *proxy.Port) {
 	protocol, number := strings.ToLower(p.Protocol), strconv.Itoa(int(p.Port))
-	base := hashed(p.Namespace + "/" + p.Service + "/" + protocol + "/" + p.Name)
+	base := Hashed(p.Namespace + "/" + p.Service + "/" + protocol + "/" + p.Name)
 	cluster, local, external, firewall := "service-"+base, "local-"+base, "external-"+base, "firewall-"+base
 	of := func(toLocal bool) string {
 		if toLocal {
@@ -197,101 +223,103 @@ func (r *renderer) port(p *proxy.Port) {
 		}
 		return cluster
 	}
-	r.element(clusterIPs, "", "", p.ClusterIP.String())
+	r.Element(clusterIPs, "", "", p.ClusterIP.String())
 	if p.Internal.Forwards() {
 		chain := of(p.InternalToLocal)
-		r.element(serviceIPs, "goto "+chain, "", p.ClusterIP.String(), protocol, number)
+		r.Element(serviceIPs, "goto "+chain, "", p.ClusterIP.String(), protocol, number)
 		to := fmt.Sprintf("%s daddr %s %s dport %s ", r.ip, p.ClusterIP, protocol, number)
 		switch {
 		case r.node.MasqueradeAll:
-			r.rule(chain, to+"jump "+markMasquerade)
+			r.Rule(chain, to+"jump "+MarkMasquerade)
 		case r.notFromPods != "":
-			r.rule(chain, to+r.notFromPods+" jump "+markMasquerade)
+			r.Rule(chain, to+r.notFromPods+" jump "+MarkMasquerade)
 		}
 	} else {
-		r.element(noEndpoint, verdict(p.Internal), p.String(), p.ClusterIP.String(), protocol, number)
+		r.Element(noEndpoint, verdict(p.Internal), p.String(), p.ClusterIP.String(), protocol, number)
 	}
 	outside := slices.Concat(p.ExternalIPs, p.LoadBalancerIPs)
 	for _, a := range outside {
 		if p.Inside.Forwards() {
-			r.element(serviceIPs, "goto "+external, "", a.String(), protocol, number)
+			r.Element(serviceIPs, "goto "+external, "", a.String(), protocol, number)
 		}
 		if !p.External.Forwards() {
-			r.element(noEndpoint, verdict(p.External), p.String(), a.String(), protocol, number)
+			r.Element(noEndpoint, verdict(p.External), p.String(), a.String(), protocol, number)
 		}
 	}
 	if p.NodePort != 0 {
 		number := strconv.Itoa(int(p.NodePort))
 		if p.Inside.Forwards() {
-			r.element(servicePorts, "goto "+external, "", protocol, number)
+			r.Element(servicePorts, "goto "+external, "", protocol, number)
 		}
 		if !p.External.Forwards() {
-			r.element(noEndpointPorts, verdict(p.External), p.String(), protocol, number)
+			r.Element(noEndpointPorts, verdict(p.External), p.String(), protocol, number)
 		}
 	}
 	if len(p.Sources) > 0 && len(p.LoadBalancerIPs) > 0 {
 		for _, a := range p.LoadBalancerIPs {
-			r.element(firewallIPs, "goto "+firewall, "", a.String(), protocol, number)
+			r.Element(firewallIPs, "goto "+firewall, "", a.String(), protocol, number)
 		}
-		r.rule(firewall, r.ip+" saddr != { "+list(p.Sources)+" } drop")
+		r.Rule(firewall, r.ip+" saddr != { "+List(p.Sources)+" } drop")
 	}
 	if p.Inside.Forwards() {
 		r.external(p, external, cluster, of(p.ExternalToLocal))
 	}
 	for local, endpoints := range p.Sets() {
-		r.balance(p, of(local), endpoints)
+		r.Balance(p, of(local), endpoints)
 	}
 }
 
 // external adds the chain of all addresses but the cluster IP.
 func (r *renderer) external(p *proxy.Port, chain, cluster, to string) {
 	if !p.ExternalToLocal {
-		r.rule(chain, "jump "+markMasquerade) // endpoints may be on other nodes
-		r.rule(chain, "goto "+to)
+		r.Rule(chain, "jump "+MarkMasquerade) // endpoints may be on other nodes
+		r.Rule(chain, "goto "+to)
 		return
 	}
 	if r.fromPods != "" { // as if they had left the cluster and come back in
-		r.rule(chain, r.fromPods+" goto "+cluster, "short-circuit pod traffic")
+		r.Rule(chain, r.fromPods+" goto "+cluster, "short-circuit pod traffic")
 	}
 	// The node's own connections may have the load balancer's address as their source.
-	r.rule(chain, "fib saddr type local jump "+markMasquerade, "masquerade local traffic")
-	r.rule(chain, "fib saddr type local goto "+cluster, "short-circuit local traffic")
+	r.Rule(chain, "fib saddr type local jump "+MarkMasquerade, "masquerade local traffic")
+	r.Rule(chain, "fib saddr type local goto "+cluster, "short-circuit local traffic")
 	if p.External.Forwards() {
-		r.rule(chain, "goto "+to)
+		r.Rule(chain, "goto "+to)
 	}
 }
 
-// balance adds a chain that chooses one of the endpoints, and their chains.
-func (r *renderer) balance(p *proxy.Port, chain string, endpoints []netip.AddrPort) {
+// Balance adds a chain that chooses one of a port's endpoints, and their chains. They jump to MarkMasquerade
+// for connections of an endpoint to itself.
+func (r *Rules) Balance(p *proxy.Port, chain string, endpoints []netip.AddrPort) {
+	ip, addrType := Words(r.Family)
 	protocol := strings.ToLower(p.Protocol)
 	choices := make([]string, len(endpoints))
 	var sticky []Rule
 	for i, e := range endpoints {
-		base := hashed(fmt.Sprintf("%s/%s/%s/%s__%s/%d", p.Namespace, p.Service, protocol, p.Name,
+		base := Hashed(fmt.Sprintf("%s/%s/%s/%s__%s/%d", p.Namespace, p.Service, protocol, p.Name,
 			strings.ReplaceAll(e.Addr().String(), ":", "."), e.Port()))
 		to := "endpoint-" + base
 		choices[i] = fmt.Sprintf("%d : goto %s", i, to)
 		set := ""
 		if p.AffinitySeconds > 0 {
 			// A set's timeout cannot be changed, so another one is another set.
-			set = "affinity-" + hashed(fmt.Sprintf("%s/%s/%s/%s__%s/%d/%d", p.Namespace, p.Service, protocol, p.Name,
+			set = "affinity-" + Hashed(fmt.Sprintf("%s/%s/%s/%s__%s/%d/%d", p.Namespace, p.Service, protocol, p.Name,
 				strings.ReplaceAll(e.Addr().String(), ":", "."), e.Port(), p.AffinitySeconds))
-			sticky = append(sticky, Rule{Text: r.ip + " saddr @" + set + " goto " + to})
+			sticky = append(sticky, Rule{Text: ip + " saddr @" + set + " goto " + to})
 		}
-		if _, ok := r.rules.Chains[to]; ok {
+		if _, ok := r.Chains[to]; ok {
 			continue
 		}
-		r.rule(to, fmt.Sprintf("%s saddr %s jump %s", r.ip, e.Addr(), markMasquerade)) // connections to itself
+		r.Rule(to, fmt.Sprintf("%s saddr %s jump %s", ip, e.Addr(), MarkMasquerade)) // connections to itself
 		if set != "" {
-			r.rules.Sets[set] = Set{Type: r.addrType, Timeout: time.Duration(p.AffinitySeconds) * time.Second}
-			r.rule(to, "update @"+set+" { "+r.ip+" saddr }")
+			r.Sets[set] = Set{Type: addrType, Timeout: time.Duration(p.AffinitySeconds) * time.Second}
+			r.Rule(to, "update @"+set+" { "+ip+" saddr }")
 		}
-		r.rule(to, "meta l4proto "+protocol+" dnat to "+e.String())
+		r.Rule(to, "meta l4proto "+protocol+" dnat to "+e.String())
 	}
 	for _, rule := range sticky {
-		r.rule(chain, rule.Text)
+		r.Rule(chain, rule.Text)
 	}
-	r.rule(chain, fmt.Sprintf("numgen random mod %d vmap { %s }", len(endpoints), strings.Join(choices, " , ")))
+	r.Rule(chain, fmt.Sprintf("numgen random mod %d vmap { %s }", len(endpoints), strings.Join(choices, " , ")))
 }
 
 func verdict(t proxy.Traffic) string {
@@ -301,7 +329,8 @@ func verdict(t proxy.Traffic) string {
 	return "goto " + reject
 }
 
-func list(prefixes []netip.Prefix) string {
+// List is prefixes as elements of a set.
+func List(prefixes []netip.Prefix) string {
 	texts := make([]string, len(prefixes))
 	for i, p := range prefixes {
 		texts[i] = p.String()
@@ -313,9 +342,9 @@ func list(prefixes []netip.Prefix) string {
 // 9.
 const maxName = 240
 
-// hashed returns a name that begins with a hash of itself: names that differ only at their ends are distinguished at
+// Hashed returns a name that begins with a hash of itself: names that differ only at their ends are distinguished at
 // a glance, and one that is cut stays unique.
-func hashed(name string) string {
+func Hashed(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	name = base32.StdEncoding.EncodeToString(sum[:])[:8] + "-" + name
 	if len(name) > maxName {

@@ -16,22 +16,42 @@ import (
 	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
 )
 
-// Writer keeps the tables of both families: it is a proxy.Writer.
+// Table is one that a Writer keeps in both families.
+type Table struct {
+	Name string
+	// Look is a chain that always has rules: without them, the table is gone.
+	Look string
+	// Render returns what it has to have. It is pure.
+	Render func(*proxy.State, proxy.Node, dataplane.Family) *Rules
+}
+
+// own is the table of the mode nftables.
+var own = Table{nftables.OwnName, services, Render}
+
+// Writer keeps a Table in both families: it is a proxy.Writer.
 type Writer struct {
+	table  Table
 	log    *slog.Logger
 	now    func() time.Time
 	tables []*keeper
 }
 
-// New returns a Writer that runs nft, which it looks for in PATH.
-func New(log *slog.Logger) *Writer {
-	return newWriter(log, func(family knftables.Family) (knftables.Interface, error) {
-		return knftables.New(family, nftables.OwnName)
+// New returns the Writer of the mode nftables. It runs nft, which it looks for in PATH.
+func New(log *slog.Logger) *Writer { return own.Writer(log) }
+
+// Writer returns one that keeps the table. It runs nft, which it looks for in PATH.
+func (t Table) Writer(log *slog.Logger) *Writer {
+	return t.open(log, func(family knftables.Family) (knftables.Interface, error) {
+		return knftables.New(family, t.Name)
 	})
 }
 
 func newWriter(log *slog.Logger, open func(knftables.Family) (knftables.Interface, error)) *Writer {
-	return &Writer{log, time.Now, []*keeper{
+	return own.open(log, open)
+}
+
+func (t Table) open(log *slog.Logger, open func(knftables.Family) (knftables.Interface, error)) *Writer {
+	return &Writer{t, log, time.Now, []*keeper{
 		{family: dataplane.IPv4, open: func() (knftables.Interface, error) { return open(knftables.IPv4Family) }},
 		{family: dataplane.IPv6, open: func() (knftables.Interface, error) { return open(knftables.IPv6Family) }},
 	}}
@@ -50,7 +70,7 @@ type keeper struct {
 func (w *Writer) Write(ctx context.Context, state *proxy.State, node proxy.Node) error {
 	var errs []error
 	for _, t := range w.tables {
-		if err := w.write(ctx, t, Render(state, node, t.family), len(state.Of(t.family)) > 0); err != nil {
+		if err := w.write(ctx, t, w.table.Render(state, node, t.family), len(state.Of(t.family)) > 0); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", t.family, err))
 		}
 	}
@@ -79,7 +99,7 @@ func (w *Writer) write(ctx context.Context, t *keeper, rules *Rules, needed bool
 	have := t.have
 	if have == nil {
 		var err error
-		if have, err = t.find(ctx); err != nil {
+		if have, err = w.find(ctx, t); err != nil {
 			return err
 		}
 		if have == nil && !needed {
@@ -120,7 +140,7 @@ func (w *Writer) write(ctx context.Context, t *keeper, rules *Rules, needed bool
 }
 
 // find reads the names of what a predecessor left. It returns nil if there is no table.
-func (t *keeper) find(ctx context.Context) (*Rules, error) {
+func (w *Writer) find(ctx context.Context, t *keeper) (*Rules, error) {
 	var names [3][]string
 	for i, kind := range []string{"chains", "sets", "maps"} {
 		list, err := t.nft.List(ctx, kind)
@@ -128,7 +148,7 @@ func (t *keeper) find(ctx context.Context) (*Rules, error) {
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list the %s of table %s: %w", kind, nftables.OwnName, err)
+			return nil, fmt.Errorf("list the %s of table %s: %w", kind, w.table.Name, err)
 		}
 		names[i] = list
 	}
@@ -170,10 +190,10 @@ func (w *Writer) Present(ctx context.Context) error {
 		if t.have == nil {
 			continue
 		}
-		if rules, err := t.nft.ListRules(ctx, services); err != nil || len(rules) == 0 {
+		if rules, err := t.nft.ListRules(ctx, w.table.Look); err != nil || len(rules) == 0 {
 			t.have = nil
 			errs = append(errs, fmt.Errorf("%s: table %s has no rules in chain %s: %w",
-				t.family, nftables.OwnName, services, err))
+				t.family, w.table.Name, w.table.Look, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -188,10 +208,10 @@ func (w *Writer) Cleanup(ctx context.Context) error {
 			continue
 		}
 		tx := t.nft.NewTransaction()
-		tx.Add(table())
-		tx.Delete(table())
+		tx.Add(&knftables.Table{})
+		tx.Delete(&knftables.Table{})
 		if err := t.nft.Run(ctx, tx); err != nil {
-			errs = append(errs, fmt.Errorf("%s: delete table %s: %w", t.family, nftables.OwnName, err))
+			errs = append(errs, fmt.Errorf("%s: delete table %s: %w", t.family, w.table.Name, err))
 		}
 		t.have = nil
 	}

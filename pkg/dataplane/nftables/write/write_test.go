@@ -486,7 +486,7 @@ func TestNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{"shop/web/tcp/http", "shop/web/udp/http", "sho/pweb/tcp/http", long + "/" + long + "/sctp/" + long + "__fd00.244.1111.2222.3333.4444.5555.6666/60001",
 		long + "/" + long + "/sctp/" + long + "__fd00.244.1111.2222.3333.4444.5555.6666/60002"} {
-		short := hashed(name)
+		short := Hashed(name)
 		if len("affinity-"+short) > knftables.NameLengthMax || !regexp.MustCompile(`^[A-Z2-7]{8}-[A-Za-z0-9/._-]+$`).MatchString(short) {
 			t.Errorf("%s: %d bytes", short, len(short))
 		}
@@ -524,7 +524,7 @@ func BenchmarkRender(b *testing.B) {
 	})
 	b.Run("change", func(b *testing.B) {
 		b.ReportAllocs()
-		older := &Rules{rules.Family, maps.Clone(rules.Chains), rules.Sets}
+		older := &Rules{Family: rules.Family, Comment: rules.Comment, Chains: maps.Clone(rules.Chains), Sets: rules.Sets}
 		for name := range older.Chains {
 			if strings.HasPrefix(name, "endpoint-") {
 				delete(older.Chains, name)

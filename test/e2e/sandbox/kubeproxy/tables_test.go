@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,9 +23,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/component-helpers/node/util/sysctl"
 	sysctltest "k8s.io/component-helpers/node/util/sysctl/testing"
 	"k8s.io/kubernetes/pkg/proxy"
 	"k8s.io/kubernetes/pkg/proxy/iptables"
+	"k8s.io/kubernetes/pkg/proxy/ipvs"
+	"k8s.io/kubernetes/pkg/proxy/ipvs/ipset"
+	utilipvs "k8s.io/kubernetes/pkg/proxy/ipvs/util"
 	"k8s.io/kubernetes/pkg/proxy/nftables"
 	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
@@ -42,7 +47,9 @@ type written struct {
 	write       func(c nodestatetest.Case, f int) (string, error)
 	kernel      bool
 	cases, long uint64
-	least       map[string]int // frontends by origin and action
+	// one: TestCaptured is for the first node only, because a virtual machine is slow.
+	one   bool
+	least map[string]int // frontends by origin and action
 }
 
 // TestTables: pkg/dataplane of the main module finds no difference between a cluster and the rules that kube-proxy
@@ -52,12 +59,14 @@ func TestTables(t *testing.T) {
 	many := map[string]int{"outside forward": 500, "outside reject": 500, "outside drop": 50, "pod forward": 500, "pod drop": 30,
 		"node forward": 500, "node reject": 500, "node drop": 30, "node pass": 50}
 	for _, w := range []written{
-		{"nftables", "nftables", writeNFTables, true, 40, 5_000, few},
-		{"iptables-nft", "iptables", real("nft", false), true, 30, 1_000, few},
-		{"iptables-legacy", "iptables-legacy", real("legacy", false), true, 30, 1_000, few},
-		{"iptables-save of iptables-nft", "iptables", real("nft", true), true, 5, 500, nil},
-		{"iptables-save of iptables-legacy", "iptables", real("legacy", true), true, 5, 500, nil},
-		{"a fake of iptables", "iptables", writeFake, false, 1_000, 20_000, many},
+		{name: "nftables", mode: "nftables", write: writeNFTables, kernel: true, cases: 40, long: 5_000, least: few},
+		{name: "iptables-nft", mode: "iptables", write: real("nft", false), kernel: true, cases: 30, long: 1_000, least: few},
+		{name: "iptables-legacy", mode: "iptables-legacy", write: real("legacy", false), kernel: true, cases: 30, long: 1_000, least: few},
+		{name: "iptables-save of iptables-nft", mode: "iptables", write: real("nft", true), kernel: true, cases: 5, long: 500},
+		{name: "iptables-save of iptables-legacy", mode: "iptables", write: real("legacy", true), kernel: true, cases: 5, long: 500},
+		{name: "a fake of iptables", mode: "iptables", write: writeFake, cases: 1_000, long: 20_000, least: many},
+		{name: "ipvs", mode: "ipvs", write: writeIPVS("nft"), kernel: true, cases: 6, long: 300},
+		{name: "ipvs with iptables-legacy", mode: "ipvs", write: writeIPVS("legacy"), kernel: true, cases: 2, long: 50},
 	} {
 		t.Run(w.name, w.test)
 	}
@@ -68,9 +77,7 @@ func (w written) test(t *testing.T) {
 		if testing.Short() {
 			t.Skip("hundreds of transactions into kernels: without -short, in make e2e-sandbox")
 		}
-		if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
-			t.Skipf("kube-proxy needs nft, and root: %v", err)
-		}
+		w.needs(t)
 	}
 	runtime.LockOSThread() // for good: the thread ends with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil && os.Geteuid() == 0 {
@@ -122,6 +129,16 @@ func (w written) test(t *testing.T) {
 	}
 }
 
+// needs skips a test that cannot run on this machine. kube-proxy in mode ipvs runs on another kernel.
+func (w written) needs(t *testing.T) {
+	if w.mode == "ipvs" && os.Getenv("CHECKPLAN_GUEST") == "" {
+		t.Skip("runs in a virtual machine, on a kernel that has IPVS: make e2e-ipvs")
+	}
+	if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
+		t.Skipf("kube-proxy needs nft, and root: %v", err)
+	}
+}
+
 // answer is what test/dataplane of the main module writes.
 type answer struct {
 	Error       string
@@ -143,11 +160,14 @@ func (a answer) String() string {
 
 // ask starts test/dataplane of the main module in this network.
 func ask(t *testing.T, mode string) func(c nodestatetest.Case, f int, save string) answer {
-	program := filepath.Join(t.TempDir(), "dataplane")
-	build := exec.Command("go", "build", "-o", program, "./test/dataplane")
-	build.Dir = "../../../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build ./test/dataplane: %v\n%s", err, out)
+	program := "dataplane" // in the virtual machine of test/kernel, which has no compiler
+	if os.Getenv("CHECKPLAN_GUEST") == "" {
+		program = filepath.Join(t.TempDir(), "dataplane")
+		build := exec.Command("go", "build", "-o", program, "./test/dataplane")
+		build.Dir = "../../../.."
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("go build ./test/dataplane: %v\n%s", err, out)
+		}
 	}
 	command := exec.Command(program)
 	command.Stderr = os.Stderr
@@ -222,42 +242,146 @@ func writeFake(c nodestatetest.Case, f int) (string, error) {
 
 var unquoted = regexp.MustCompile(`--comment (kubernetes [^"\n]*) -j`)
 
-// real returns a writer for a backend of iptables. kube-proxy calls iptables by this name.
+// real returns a writer for a backend of iptables.
 func real(backend string, save bool) func(nodestatetest.Case, int) (string, error) {
 	return func(c nodestatetest.Case, f int) (string, error) {
-		dir, err := os.MkdirTemp("", "iptables")
+		end, err := useIPTables(backend, f)
 		if err != nil {
 			return "", err
 		}
-		defer os.RemoveAll(dir)
-		for _, name := range []string{"iptables", "ip6tables"} {
-			for _, suffix := range []string{"", "-save", "-restore"} {
-				path, err := exec.LookPath(name + "-" + backend + suffix)
-				if err != nil {
-					return "", err
-				}
-				if err := os.Symlink(path, filepath.Join(dir, name+suffix)); err != nil {
-					return "", err
-				}
-			}
-		}
-		path := os.Getenv("PATH")
-		os.Setenv("PATH", dir+":"+path)
-		defer os.Setenv("PATH", path)
-		name, protocol := []string{"iptables", "ip6tables"}[f], []utiliptables.Protocol{utiliptables.ProtocolIPv4, utiliptables.ProtocolIPv6}[f]
-		for _, table := range []string{"nat", "filter"} {
-			for _, how := range []string{"-F", "-X"} {
-				if err := command(name, "-t", table, how); err != nil {
-					return "", err
-				}
-			}
-		}
+		defer end()
+		name, protocol := ipts(f)
 		if err := writeIPTables(c, f, utiliptables.New(protocol)); err != nil || !save {
 			return "", err
 		}
 		text, err := exec.Command(name + "-save").Output()
 		return string(text), err
 	}
+}
+
+func ipts(f int) (string, utiliptables.Protocol) {
+	if f == 1 {
+		return "ip6tables", utiliptables.ProtocolIPv6
+	}
+	return "iptables", utiliptables.ProtocolIPv4
+}
+
+// useIPTables makes a backend the one that kube-proxy calls, by the name iptables, and removes its rules of families.
+func useIPTables(backend string, families ...int) (end func(), err error) {
+	dir, err := os.MkdirTemp("", "iptables")
+	if err != nil {
+		return nil, err
+	}
+	path := os.Getenv("PATH")
+	end = func() {
+		os.Setenv("PATH", path)
+		os.RemoveAll(dir)
+	}
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, suffix := range []string{"", "-save", "-restore"} {
+			path, err := exec.LookPath(name + "-" + backend + suffix)
+			if err == nil {
+				err = os.Symlink(path, filepath.Join(dir, name+suffix))
+			}
+			if err != nil {
+				end()
+				return nil, err
+			}
+		}
+	}
+	os.Setenv("PATH", dir+":"+path)
+	for _, f := range families {
+		name, _ := ipts(f)
+		if err := input("*nat\nCOMMIT\n*filter\nCOMMIT\n", name+"-restore"); err != nil { // removes chains and rules
+			end()
+			return nil, err
+		}
+	}
+	return end, nil
+}
+
+// nodeAddresses are those of the node besides that of its Node: node ports need one, and two can differ.
+var nodeAddresses = [2][]string{{"198.18.255.1/32", "198.18.255.2/32"}, {"fd00:ffff::1/128", "fd00:ffff::2/128"}}
+
+// writeIPVS returns a writer for kube-proxy in mode ipvs, with its other rules in a backend of iptables.
+func writeIPVS(backend string) func(nodestatetest.Case, int) (string, error) {
+	return func(c nodestatetest.Case, f int) (string, error) {
+		end, err := useIPTables(backend, 0, 1) // rules of both name ipsets
+		if err != nil {
+			return "", err
+		}
+		defer end()
+		server := utilipvs.New()
+		if server == nil {
+			return "", errors.New("the kernel has no IPVS")
+		}
+		if err := errors.Join(server.Flush(), command("ipset", "destroy")); err != nil {
+			return "", err
+		}
+		_ = input("link delete kube-ipvs0\nlink delete node0\n", "ip", "-force", "-batch", "-") // if they exist
+		o := newOracle(c)
+		addresses := nodeAddresses[f]
+		if ip := o.nodeIPs[f]; ip != nil && !ip.IsLoopback() {
+			addresses = append([]string{fmt.Sprintf("%s/%d", ip, []int{32, 128}[f])}, addresses...)
+		}
+		device := "link add node0 type dummy\n"
+		for _, address := range addresses {
+			device += "address add " + address + " dev node0\n"
+		}
+		if err := input(device, "ip", "-batch", "-"); err != nil {
+			return "", err
+		}
+		_, protocol := ipts(f)
+		sets := &ipsets{Interface: ipset.New()}
+		tables := restoring{utiliptables.New(protocol), sets}
+		p, err := ipvs.NewProxier(context.Background(), families[f], tables, server, sets, sysctl.New(),
+			time.Hour, time.Hour, nil, false, 0, 0, 0, false, 14, proxyutil.NewDetectLocalByCIDR(podCIDRs[f]), c.NodeName,
+			o.nodeIPs[f], nil, nil, "rr", nil, false)
+		if err != nil {
+			return "", err
+		}
+		feed(p, o, c)
+		return "", sets.err
+	}
+}
+
+// ipsets has one command make all sets and entries, instead of one for each: a virtual machine takes a minute for those.
+type ipsets struct {
+	ipset.Interface
+	lines strings.Builder
+	err   error
+}
+
+func (s *ipsets) CreateSet(set *ipset.IPSet, _ bool) error {
+	// What the real one fills in by itself: its function is not exported.
+	words := fmt.Sprintf("family %s hashsize 1024 maxelem 65536", set.HashFamily)
+	if set.SetType == ipset.BitmapPort {
+		set.PortRange = ipset.DefaultPortRange // by which entries are checked
+		words = "range " + set.PortRange
+	}
+	fmt.Fprintf(&s.lines, "create %s %s %s\n", set.Name, set.SetType, words)
+	return nil
+}
+
+// ListEntries returns those of new sets.
+func (s *ipsets) ListEntries(string) ([]string, error) { return nil, nil }
+
+func (s *ipsets) AddEntry(entry string, set *ipset.IPSet, _ bool) error {
+	fmt.Fprintf(&s.lines, "add %s %s\n", set.Name, entry)
+	return nil
+}
+
+// restoring makes the sets before the rules that name them.
+type restoring struct {
+	utiliptables.Interface
+	sets *ipsets
+}
+
+func (r restoring) RestoreAll(data []byte, flush utiliptables.FlushFlag, counters utiliptables.RestoreCountersFlag) error {
+	r.sets.err = input(r.sets.lines.String(), "ipset", "restore")
+	err := r.Interface.RestoreAll(data, flush, counters)
+	r.sets.err = errors.Join(r.sets.err, err) // kube-proxy only logs it
+	return err
 }
 
 func writeIPTables(c nodestatetest.Case, f int, ipt utiliptables.Interface) error {
@@ -271,8 +395,12 @@ func writeIPTables(c nodestatetest.Case, f int, ipt utiliptables.Interface) erro
 	return nil
 }
 
-func command(name string, args ...string) error {
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+func command(name string, args ...string) error { return input("", name, args...) }
+
+func input(text, name string, args ...string) error {
+	cmd := exec.Command(name, args...)
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %v: %w: %s", name, args, err, out)
 	}
 	return nil
@@ -333,16 +461,19 @@ func TestCaptured(t *testing.T) {
 		{name: "iptables-nft", mode: "iptables", write: real("nft", false)},
 		{name: "iptables-legacy", mode: "iptables-legacy", write: real("legacy", false)},
 		{name: "iptables-save", mode: "iptables", write: real("legacy", true)},
+		{name: "ipvs", mode: "ipvs", write: writeIPVS("nft")},
+		{name: "ipvs-legacy", mode: "ipvs", write: writeIPVS("legacy"), one: true},
 	} {
 		t.Run(w.name, func(t *testing.T) {
-			if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
-				t.Skipf("kube-proxy needs nft, and root: %v", err)
-			}
+			w.needs(t)
 			runtime.LockOSThread()
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 				t.Skipf("no network namespace: %v", err)
 			}
 			other := ask(t, w.mode)
+			if w.one {
+				nodes = nodes[:1]
+			}
 			for _, node := range nodes {
 				for f := range families {
 					c := whole

@@ -1,34 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package initramfs
 
 import (
-	"archive/tar"
 	"bytes"
 	"testing"
 )
 
 // FuzzUnpack: any archive of a kernel package is understood or is an error. Compressed modules are left to xz.
 func FuzzUnpack(f *testing.F) {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for name, content := range map[string][]byte{
+	f.Add(packed(f, map[string][]byte{
 		"./boot/vmlinuz-6.1": []byte("kernel"), "./lib/modules/6.1/virtio_net.ko": []byte("\x7fELF"), "./lib/modules/6.1/virtio.ko": nil,
-	} {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(content))}); err != nil {
-			f.Fatal(err)
-		}
-		if _, err := w.Write(content); err != nil {
-			f.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		f.Fatal(err)
-	}
-	f.Add(b.Bytes())
+	}))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		if !bytes.Contains(b, xz) {
-			_, _, _ = unpackTar(bytes.NewReader(b))
+			if k, err := UnpackTar(bytes.NewReader(b)); err == nil {
+				_, _ = k.Modules("virtio_net")
+			}
 		}
 	})
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userspace
+package proxy
 
 import (
 	"errors"
@@ -9,15 +9,16 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/checkplan/checkplan/pkg/dataplane"
 )
 
-// Device is the interface with the addresses of Services. Each function is called by one goroutine at a time.
+// Device is an interface with the addresses of Services, for proxies that need them to be the node's. Each function is
+// called by one goroutine at a time.
 type Device struct {
+	Name string
 	// Create makes the interface, if it does not exist.
 	Create func() error
 	// Addresses returns what it has, and nothing if it does not exist.
@@ -28,29 +29,71 @@ type Device struct {
 	Delete func() error
 }
 
+// Missing is an error if the interface lacks some of these addresses.
+func (d Device) Missing(want []netip.Addr) error {
+	have, err := d.Addresses()
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(have, netip.Addr.Compare)
+	var gone []string
+	for _, a := range want {
+		if _, ok := slices.BinarySearchFunc(have, a, netip.Addr.Compare); !ok {
+			gone = append(gone, a.String())
+		}
+	}
+	if len(gone) > 0 {
+		return fmt.Errorf("interface %s lacks %d of its addresses, such as %s", d.Name, len(gone),
+			strings.Join(gone[:min(len(gone), 3)], ", "))
+	}
+	return nil
+}
+
+// Assign compares the addresses that an interface has with those that it should have, both in any order: what to add,
+// in the order of want, and what to remove, sorted.
+func Assign(have, want []netip.Addr) (add, remove []netip.Addr) {
+	has, wanted := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, a := range have {
+		has[a] = true
+	}
+	for _, a := range want {
+		if wanted[a] = true; !has[a] {
+			add = append(add, a)
+		}
+	}
+	for a := range has {
+		if !wanted[a] {
+			remove = append(remove, a)
+		}
+	}
+	slices.SortFunc(remove, netip.Addr.Compare)
+	return add, remove
+}
+
 // kinds are the types of interface that the proxy makes: the first one that the kernel has. A bridge without ports
 // leads nowhere, as a dummy does. The interface stays down, as that of kube-proxy's mode ipvs: addresses work so, too.
 var kinds = []string{"dummy", "bridge"}
 
-// kernelDevice is dataplane.UserspaceDevice in the kernel.
-func kernelDevice() Device {
+// NewDevice returns the interface of that name in the kernel.
+func NewDevice(name string) Device {
 	return Device{
+		Name: name,
 		Create: func() error {
-			if link, err := find(); err != nil || link != nil {
+			if link, err := find(name); err != nil || link != nil {
 				return err
 			}
-			err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: dataplane.UserspaceDevice}})
+			err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}})
 			if errors.Is(err, unix.EOPNOTSUPP) {
-				err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: dataplane.UserspaceDevice}})
+				err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
 			}
 			if err != nil {
-				return fmt.Errorf("create interface %s: %w", dataplane.UserspaceDevice, err)
+				return fmt.Errorf("create interface %s: %w", name, err)
 			}
 			return nil
 		},
-		Addresses: addresses,
+		Addresses: func() ([]netip.Addr, error) { return assignedTo(name) },
 		Add: func(a netip.Addr) error {
-			link, err := required()
+			link, err := required(name)
 			if err != nil {
 				return err
 			}
@@ -61,7 +104,7 @@ func kernelDevice() Device {
 			return err
 		},
 		Remove: func(a netip.Addr) error {
-			link, err := required()
+			link, err := required(name)
 			if err != nil {
 				return err
 			}
@@ -72,12 +115,12 @@ func kernelDevice() Device {
 			return err
 		},
 		Delete: func() error {
-			link, err := find()
+			link, err := find(name)
 			if err != nil || link == nil {
 				return err
 			}
 			if err := netlink.LinkDel(link); err != nil {
-				return fmt.Errorf("delete interface %s: %w", dataplane.UserspaceDevice, err)
+				return fmt.Errorf("delete interface %s: %w", name, err)
 			}
 			return nil
 		},
@@ -99,24 +142,24 @@ func network(a netip.Addr) *net.IPNet {
 }
 
 // find returns the interface; nil: it does not exist.
-func find() (netlink.Link, error) {
-	link, err := netlink.LinkByName(dataplane.UserspaceDevice)
+func find(name string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find interface %s: %w", dataplane.UserspaceDevice, err)
+		return nil, fmt.Errorf("find interface %s: %w", name, err)
 	}
 	if !slices.Contains(kinds, link.Type()) {
-		return nil, fmt.Errorf("interface %s is a %s, and not the proxy's", dataplane.UserspaceDevice, link.Type())
+		return nil, fmt.Errorf("interface %s is a %s, and not the proxy's", name, link.Type())
 	}
 	return link, nil
 }
 
-func required() (netlink.Link, error) {
-	link, err := find()
+func required(name string) (netlink.Link, error) {
+	link, err := find(name)
 	if err == nil && link == nil {
-		err = fmt.Errorf("there is no interface %s", dataplane.UserspaceDevice)
+		err = fmt.Errorf("there is no interface %s", name)
 	}
 	return link, err
 }
@@ -124,8 +167,9 @@ func required() (netlink.Link, error) {
 // attempts is how often addresses are read, if others change meanwhile.
 const attempts = 5
 
-func addresses() ([]netip.Addr, error) {
-	link, err := find()
+// assignedTo returns the addresses of an interface, without those that have a network: somebody else added them.
+func assignedTo(name string) ([]netip.Addr, error) {
+	link, err := find(name)
 	if err != nil || link == nil {
 		return nil, err
 	}
@@ -136,12 +180,12 @@ func addresses() ([]netip.Addr, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the addresses of interface %s: %w", dataplane.UserspaceDevice, err)
+		return nil, fmt.Errorf("read the addresses of interface %s: %w", name, err)
 	}
 	var all []netip.Addr
 	for _, entry := range list {
 		a, ok := netip.AddrFromSlice(entry.IP)
-		if ones, bits := entry.Mask.Size(); ok && ones == bits { // what somebody else added has a network
+		if ones, bits := entry.Mask.Size(); ok && ones == bits {
 			all = append(all, a.Unmap())
 		}
 	}
