@@ -78,6 +78,9 @@ const (
 	servicePorts    = "service-nodeports"
 )
 
+// endpointPrefix begins the names of the chains of endpoints.
+const endpointPrefix = "endpoint-"
+
 // mark is the bit of packets whose source will be rewritten: kube-proxy's default.
 const mark = "0x4000"
 
@@ -267,7 +270,7 @@ func (r *renderer) balance(p *proxy.Port, chain string, endpoints []netip.AddrPo
 	for i, e := range endpoints {
 		base := hashed(fmt.Sprintf("%s/%s/%s/%s__%s/%d", p.Namespace, p.Service, protocol, p.Name,
 			strings.ReplaceAll(e.Addr().String(), ":", "."), e.Port()))
-		to := "endpoint-" + base
+		to := endpointPrefix + base
 		choices[i] = fmt.Sprintf("%d : goto %s", i, to)
 		set := ""
 		if p.AffinitySeconds > 0 {
@@ -288,6 +291,10 @@ func (r *renderer) balance(p *proxy.Port, chain string, endpoints []netip.AddrPo
 	}
 	for _, rule := range sticky {
 		r.rule(chain, rule.Text)
+	}
+	if len(endpoints) == 1 { // as kube-proxy from 1.37 on: each map makes each later map slower to add
+		r.rule(chain, strings.TrimPrefix(choices[0], "0 : "))
+		return
 	}
 	r.rule(chain, fmt.Sprintf("numgen random mod %d vmap { %s }", len(endpoints), strings.Join(choices, " , ")))
 }
