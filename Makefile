@@ -128,15 +128,24 @@ TIMED_MARKER := bin/e2e-timed
 # run one after the other, on a sandbox beside that of the other tests.
 FAULTS := ^Test(CleanNetwork|ServiceFaults|Faults|Regression|StoppedKubelet|PodNetworkHealth|Unreachable|Noise|Rack)$$
 
+# What programs the Services of e2e-pods and e2e-services: a value of the sandbox's --service-proxy. Empty: kube-proxy, in
+# its mode nftables in e2e-pods and iptables in e2e-services.
+SERVICE_PROXY  :=
+PROXY_PROGRAMS := $(if $(filter-out kube-proxy%,$(SERVICE_PROXY)),bin/node-state bin/service-proxy)
+
+# Only e2e-services runs it.
+PROXY_FAULTS := ^TestServiceProxyFaults$$
+
 .PHONY: e2e-pods
-e2e-pods: e2e-ready ## that of them which needs neither VMs nor a network of its own
+e2e-pods: e2e-ready $(PROXY_PROGRAMS) ## that of them which needs neither VMs nor a network of its own; on another service proxy with SERVICE_PROXY
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
-	$(SANDBOX) --state $(PODS) up --control-planes 2 --with aggregated,resolvers; \
+	$(if $(SERVICE_PROXY),$(SANDBOX) preflight --install --service-proxy $(SERVICE_PROXY);) \
+	$(SANDBOX) --state $(PODS) up --control-planes 2 --with aggregated,resolvers $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)); \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
 	export KUBECONFIG=$(PODS)/kubeconfig; failed=0; rm -f $(TIMED_MARKER); \
 	go test -tags e2e -count 1 -timeout 30m -run '$(TIMED)' -v ./test/e2e || failed=1; \
 	touch $(TIMED_MARKER); \
-	go test -tags e2e -count 1 -timeout 60m -parallel 4 -skip '$(TIMED)|$(FAULTS)|^TestVM|^TestSoak' -v ./test/e2e || failed=1; \
+	go test -tags e2e -count 1 -timeout 60m -parallel 4 -skip '$(TIMED)|$(FAULTS)|$(PROXY_FAULTS)|^TestVM|^TestSoak' -v ./test/e2e || failed=1; \
 	test $$failed = 0
 
 .PHONY: e2e-faults
@@ -147,14 +156,15 @@ e2e-faults: e2e-ready ## that of them which breaks the network of all pods
 	KUBECONFIG=$(FAULTY)/kubeconfig go test -tags e2e -count 1 -timeout 60m -run '$(FAULTS)' -v ./test/e2e
 
 # The tests of Services with another service proxy than that of the other parts. No part of e2e, because of its time.
-SERVICE_PROXY := kube-proxy:iptables
 .PHONY: e2e-services
-e2e-services: e2e-ready $(if $(filter kube-proxy%,$(SERVICE_PROXY)),,bin/node-state bin/service-proxy) ## the tests of Services with SERVICE_PROXY, by default kube-proxy in its mode iptables
+e2e-services: PROXY_OF_SERVICES := $(or $(SERVICE_PROXY),kube-proxy:iptables)
+e2e-services: e2e-ready $(PROXY_PROGRAMS) ## the tests of Services with SERVICE_PROXY, by default kube-proxy in its mode iptables
 	trap '$(SANDBOX) --state $(PROXY) down' EXIT; \
-	$(SANDBOX) preflight --install --service-proxy $(SERVICE_PROXY); \
-	$(SANDBOX) --state $(PROXY) up --service-proxy $(SERVICE_PROXY); \
+	$(SANDBOX) preflight --install --service-proxy $(PROXY_OF_SERVICES); \
+	$(SANDBOX) --state $(PROXY) up --service-proxy $(PROXY_OF_SERVICES); \
 	$(SANDBOX) --state $(PROXY) load dist/images.tar; \
-	KUBECONFIG=$(PROXY)/kubeconfig go test -tags e2e -count 1 -timeout 30m -run '^Test(Services|ServiceFaults|ServiceCanary|DNS|State|NodeState)$$' -v ./test/e2e
+	KUBECONFIG=$(PROXY)/kubeconfig go test -tags e2e -count 1 -timeout 40m \
+		-run '$(PROXY_FAULTS)|^Test(Services|ServiceFaults|ServiceCanary|DNS|State|NodeState)$$' -v ./test/e2e
 
 # Kubernetes' own tests of Services, on one sandbox with each of these service proxies in turn. No part of e2e, because
 # of its time.

@@ -39,7 +39,7 @@ func TestNodeState(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range nodes.Items {
-		c := nodeClient(t, n.Name)
+		c := nodeClient(t, n.Name, "/run/checkplan/node-state.sock")
 		// Other tests change Services all the time.
 		eventually(t, 30*time.Second, func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -57,7 +57,7 @@ func TestNodeState(t *testing.T) {
 	}
 
 	node := nodes.Items[0].Name
-	c := nodeClient(t, node)
+	c := nodeClient(t, node, "/run/checkplan/node-state.sock")
 	type got struct {
 		items    []*api.ServiceEndpoints
 		instance uint64
@@ -116,11 +116,11 @@ func TestNodeState(t *testing.T) {
 	}
 }
 
-// nodeClient returns a client at the socket of a node, which is in the file system of the node's first process.
-func nodeClient(t *testing.T, node string) *client.EndpointsClient {
+// nodeClient returns a client at a socket of a node, which is in the file system of the node's first process.
+func nodeClient(t *testing.T, node, socket string) *client.EndpointsClient {
 	t.Helper()
 	c := &client.EndpointsClient{
-		Target:     fmt.Sprintf("unix:///proc/%d/root/run/checkplan/node-state.sock", firstProcess(t, node)),
+		Target:     fmt.Sprintf("unix:///proc/%d/root%s", firstProcess(t, node), socket),
 		ErrorDelay: 200 * time.Millisecond,
 	}
 	t.Cleanup(c.Cancel)

@@ -286,10 +286,22 @@ func replaceEndpoint(t *testing.T) {
 // stateDiff runs planner state --diff in the network of a node, for all Services if there are no arguments.
 func stateDiff(t *testing.T, node string, args ...string) (code int, out string) {
 	t.Helper()
-	objects, err := sandboxCommand("kubectl", "get", "nodes,services,endpointslices", "-A", "-o", "json").Output()
+	return stateDiffOf(t, objects(t), node, args...)
+}
+
+// objects returns what the state of a node is computed from, as JSON.
+func objects(t *testing.T) []byte {
+	t.Helper()
+	list, err := sandboxCommand("kubectl", "get", "nodes,services,endpointslices", "-A", "-o", "json").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return list
+}
+
+// stateDiffOf is stateDiff for objects of another time.
+func stateDiffOf(t *testing.T, objects []byte, node string, args ...string) (code int, out string) {
+	t.Helper()
 	c := exec.Command("nsenter", append([]string{fmt.Sprintf("--net=/proc/%d/ns/net", firstProcess(t, node)), "--",
 		plannerBin, "state", "--node", node, "--filename", "-", "--diff"}, args...)...)
 	c.Stdin = bytes.NewReader(objects)

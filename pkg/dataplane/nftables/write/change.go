@@ -5,6 +5,7 @@ package write
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/knftables"
@@ -40,34 +41,36 @@ func (r *Rules) Change(tx *knftables.Transaction, older *Rules, now time.Time) *
 			tx.Add(r.Sets[name].object(name))
 		}
 	}
-	for _, name := range sorted(older.Chains) {
-		was := older.Chains[name]
-		is, ok := r.Chains[name]
-		switch {
-		case ok:
-		case was.stale.IsZero():
-			newer.Chains[name] = Chain{stale: now}
-		default:
-			newer.Chains[name] = was
-		}
-		if len(was.Rules) > 0 && (!ok || !slices.Equal(was.Rules, is.Rules)) {
-			tx.Flush(&knftables.Chain{Name: name})
-		}
-	}
-	for _, name := range sorted(r.Chains) {
+	for _, name := range r.mapsFirst() {
 		is, was := r.Chains[name], older.Chains[name]
 		if slices.Equal(was.Rules, is.Rules) {
 			continue
 		}
+		if len(was.Rules) > 0 {
+			tx.Flush(&knftables.Chain{Name: name})
+		}
 		for _, rule := range is.Rules {
 			tx.Add(&knftables.Rule{Chain: name, Rule: rule.Text, Comment: comment(rule.Comment)})
+		}
+	}
+	for _, name := range sorted(older.Chains) {
+		if _, ok := r.Chains[name]; ok {
+			continue
+		}
+		was := older.Chains[name]
+		newer.Chains[name] = was
+		if was.stale.IsZero() {
+			newer.Chains[name] = Chain{stale: now}
+		}
+		if len(was.Rules) > 0 {
+			tx.Flush(&knftables.Chain{Name: name})
 		}
 	}
 	for _, name := range sorted(older.Sets) {
 		was := older.Sets[name]
 		is, ok := r.Sets[name]
 		switch {
-		case !ok || is.Timeout != 0:
+		case !ok || is.Timeout != 0 || is.unknown:
 		case was.unknown && is.Map:
 			tx.Flush(&knftables.Map{Name: name})
 		case was.unknown:
@@ -101,6 +104,71 @@ func (r *Rules) Change(tx *knftables.Transaction, older *Rules, now time.Time) *
 		}
 	}
 	return newer
+}
+
+// mapsAtOnce is how many chains with maps of their own are added at once. The kernel adds such a map in a time that grows
+// with the transaction so far: it goes through it (__nft_set_trans_bind of Linux 6.18). With 10,000 maps after the rules
+// of 100,000 endpoints, that took minutes.
+const mapsAtOnce = 500
+
+// steps returns what the table has after each of the transactions that lead from older rules, or from no table if they
+// are nil, to these: the last one. The others only add chains to which nothing leads yet. There are others only if many
+// chains with maps are added.
+func (r *Rules) steps(older *Rules) []*Rules {
+	step := &Rules{Family: r.Family, Chains: map[string]Chain{}, Sets: map[string]Set{}}
+	if older != nil {
+		step.Chains, step.Sets = maps.Clone(older.Chains), maps.Clone(older.Sets)
+	}
+	var plain, mapped []string
+	for _, name := range sorted(r.Chains) {
+		switch _, known := step.Chains[name]; {
+		case known:
+		case r.Chains[name].hasMap():
+			mapped = append(mapped, name)
+		case strings.HasPrefix(name, endpointPrefix), name == MarkMasquerade:
+			plain = append(plain, name) // which lead to no others
+		}
+	}
+	if len(mapped) <= mapsAtOnce {
+		return []*Rules{r}
+	}
+	for name, set := range r.Sets {
+		if _, known := step.Sets[name]; !known && set.Timeout != 0 { // chains of endpoints name it
+			step.Sets[name] = set
+		}
+	}
+	var steps []*Rules
+	batches := slices.Collect(slices.Chunk(mapped, mapsAtOnce))
+	for _, batch := range append([][]string{plain}, batches...) {
+		step = &Rules{Family: r.Family, Chains: maps.Clone(step.Chains), Sets: step.Sets}
+		for _, name := range batch {
+			step.Chains[name] = r.Chains[name]
+		}
+		steps = append(steps, step)
+	}
+	return append(steps, r)
+}
+
+// hasMap reports whether a rule of the chain has a map, or a set, without a name.
+func (c Chain) hasMap() bool {
+	return slices.ContainsFunc(c.Rules, func(r Rule) bool {
+		return strings.Contains(r.Text, "vmap { ") || strings.Contains(r.Text, "!= { ")
+	})
+}
+
+// mapsFirst returns the names of the chains: see mapsAtOnce.
+func (r *Rules) mapsFirst() []string {
+	names := sorted(r.Chains)
+	slices.SortStableFunc(names, func(a, b string) int {
+		switch first, second := r.Chains[a].hasMap(), r.Chains[b].hasMap(); {
+		case first == second:
+			return 0
+		case first:
+			return -1
+		}
+		return 1
+	})
+	return names
 }
 
 // tidy adds to a transaction what deletes the chains that are stale since some time, and returns what the table has

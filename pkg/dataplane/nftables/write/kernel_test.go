@@ -124,41 +124,75 @@ func TestKernelAffinity(t *testing.T) {
 	}
 }
 
-// BenchmarkKernel is what a node of a cluster with 1,000 Services and 10,000 endpoints writes into its kernel.
+// BenchmarkKernel is what a node of a cluster with so many Services and ten times as many endpoints writes into its
+// kernel. With CHECKPLAN_LONG=1, there are up to 10,000 Services.
 //
-//   - start: all rules, over those of a predecessor
+//   - start: all rules, over none; of it, system is the kernel's time, user that of nft
+//   - restart: all rules, over those of a predecessor
 //   - change: one endpoint ends, and comes back
 func BenchmarkKernel(b *testing.B) {
 	if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
 		b.Skipf("needs nft, and root: %v", err)
 	}
-	runtime.LockOSThread() // for good: the thread ends with the benchmark
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		b.Skipf("no network namespace: %v", err)
+	sizes := []int{1_000}
+	if os.Getenv("CHECKPLAN_LONG") != "" {
+		sizes = append(sizes, 3_000, 10_000)
 	}
-	items, node := proxytest.Large(1_000, 10_000), proxytest.Node()
-	state := proxy.Check(items)
-	var w *Writer
-	for b.Loop() {
-		w = New(slog.New(slog.DiscardHandler))
-		if err := w.Write(b.Context(), state, node); err != nil {
-			b.Fatal(err)
-		}
+	for _, services := range sizes {
+		b.Run(fmt.Sprint(services), func(b *testing.B) {
+			runtime.LockOSThread() // for good: the thread ends with the benchmark
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				b.Skipf("no network namespace: %v", err)
+			}
+			node, state := proxytest.Node(), proxy.Check(proxytest.Large(services, 10*services))
+			var w *Writer
+			write := func(state *proxy.State) (took, system, user time.Duration) {
+				before, begin := children(b), time.Now()
+				if err := w.Write(b.Context(), state, node); err != nil {
+					b.Fatal(err)
+				}
+				after := children(b)
+				return time.Since(begin), time.Duration(after.Stime.Nano() - before.Stime.Nano()),
+					time.Duration(after.Utime.Nano() - before.Utime.Nano())
+			}
+			for b.Loop() {
+				w = New(slog.New(slog.DiscardHandler))
+				start, system, user := write(state)
+				b.ReportMetric(start.Seconds(), "s/start")
+				b.ReportMetric(system.Seconds(), "system-s/start")
+				b.ReportMetric(user.Seconds(), "user-s/start")
+
+				w = New(slog.New(slog.DiscardHandler))
+				restart, _, _ := write(state)
+				b.ReportMetric(restart.Seconds(), "s/restart")
+
+				less := *state
+				less.Ports = slices.Clone(state.Ports)
+				i := slices.IndexFunc(less.Ports, func(p proxy.Port) bool { return len(p.Internal.Endpoints) > 3 && p.Inside.Action == "" })
+				less.Ports[i].Internal.Endpoints = less.Ports[i].Internal.Endpoints[1:]
+				const changes = 4
+				var sum time.Duration
+				for n := range changes {
+					change, _, _ := write(map[bool]*proxy.State{true: state, false: &less}[n%2 == 1])
+					sum += change
+				}
+				b.ReportMetric(sum.Seconds()/changes, "s/change")
+				if err := w.Cleanup(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(0, "ns/op") // of all together: it means nothing
+		})
 	}
-	start := b.Elapsed() / time.Duration(b.N)
-	b.ReportMetric(start.Seconds(), "s/start")
-	less := *state
-	less.Ports = slices.Clone(state.Ports)
-	i := slices.IndexFunc(less.Ports, func(p proxy.Port) bool { return len(p.Internal.Endpoints) > 3 && p.Inside.Action == "" })
-	less.Ports[i].Internal.Endpoints = less.Ports[i].Internal.Endpoints[1:]
-	const changes = 4
-	begin := time.Now()
-	for n := range changes {
-		if err := w.Write(b.Context(), map[bool]*proxy.State{true: state, false: &less}[n%2 == 1], node); err != nil {
-			b.Fatal(err)
-		}
+}
+
+// children is the CPU time of the commands that ended.
+func children(b *testing.B) (usage unix.Rusage) {
+	b.Helper()
+	if err := unix.Getrusage(unix.RUSAGE_CHILDREN, &usage); err != nil {
+		b.Fatal(err)
 	}
-	b.ReportMetric(time.Since(begin).Seconds()/changes, "s/change")
+	return usage
 }
 
 // TestKernelPredecessor: a table of another program under this name, with other objects of these names, is replaced.

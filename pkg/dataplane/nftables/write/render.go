@@ -123,6 +123,9 @@ const (
 	Mark           = "0x4000"
 )
 
+// endpointPrefix begins the names of the chains of endpoints.
+const endpointPrefix = "endpoint-"
+
 // base chains, and where each leads. Packets meet the filters before and after nat as in kube-proxy: what DNAT rewrote
 // no longer has the addresses of the maps of Services without endpoints.
 var base = []struct {
@@ -297,7 +300,7 @@ func (r *Rules) Balance(p *proxy.Port, chain string, endpoints []netip.AddrPort)
 	for i, e := range endpoints {
 		base := Hashed(fmt.Sprintf("%s/%s/%s/%s__%s/%d", p.Namespace, p.Service, protocol, p.Name,
 			strings.ReplaceAll(e.Addr().String(), ":", "."), e.Port()))
-		to := "endpoint-" + base
+		to := endpointPrefix + base
 		choices[i] = fmt.Sprintf("%d : goto %s", i, to)
 		set := ""
 		if p.AffinitySeconds > 0 {
@@ -318,6 +321,10 @@ func (r *Rules) Balance(p *proxy.Port, chain string, endpoints []netip.AddrPort)
 	}
 	for _, rule := range sticky {
 		r.Rule(chain, rule.Text)
+	}
+	if len(endpoints) == 1 { // as kube-proxy from 1.37 on: each map makes each later map slower to add
+		r.Rule(chain, strings.TrimPrefix(choices[0], "0 : "))
+		return
 	}
 	r.Rule(chain, fmt.Sprintf("numgen random mod %d vmap { %s }", len(endpoints), strings.Join(choices, " , ")))
 }

@@ -107,55 +107,59 @@ func (w *Writer) write(ctx context.Context, t *keeper, rules *Rules, needed bool
 		}
 	}
 	t.have = nil // until it is known what is there
-	if have != nil {
-		tx := t.nft.NewTransaction()
-		now := w.now()
-		newer := rules.Change(tx, have, now)
-		var err error
-		if tx.NumOperations() > 1 { // more than the table
-			err = t.nft.Run(ctx, tx)
+	none := have == nil
+	var err error
+	for _, step := range rules.steps(have) {
+		if have, err = w.run(ctx, t, step, have); err != nil {
+			break
 		}
-		if err == nil {
-			for name, c := range newer.Chains {
-				if c.stale.Equal(now) {
-					c.stale = w.now() // unused since the transaction, which may have taken longer than tidyAfter
-					newer.Chains[name] = c
-				}
-			}
-			t.have = newer
-			return nil
-		}
-		if ctx.Err() != nil {
-			return err
-		}
-		w.log.Warn("the table is not what it should be; writing all of it again, without clients' affinities", "family", t.family, "error", err)
 	}
-	tx := t.nft.NewTransaction()
-	rules.Replace(tx)
-	if err := t.nft.Run(ctx, tx); err != nil {
+	if err != nil && !none && ctx.Err() == nil {
+		w.log.Warn("the table is not what it should be; writing all of it again, without clients' affinities", "family", t.family, "error", err)
+		have, err = w.run(ctx, t, rules, nil)
+	}
+	if err != nil {
 		return err
 	}
-	t.have = rules
+	t.have = have
 	return nil
+}
+
+// run runs the transaction after which the table has these rules, and returns what it has then. have is what it has
+// before; nil: anything.
+func (w *Writer) run(ctx context.Context, t *keeper, rules, have *Rules) (*Rules, error) {
+	tx, now, newer := t.nft.NewTransaction(), w.now(), rules
+	if have == nil {
+		rules.Replace(tx)
+	} else {
+		newer = rules.Change(tx, have, now)
+	}
+	if tx.NumOperations() > 1 { // more than the table
+		if err := t.nft.Run(ctx, tx); err != nil {
+			return nil, err
+		}
+	}
+	for name, c := range newer.Chains {
+		if c.stale.Equal(now) {
+			c.stale = w.now() // unused since the transaction, which may have taken longer than tidyAfter
+			newer.Chains[name] = c
+		}
+	}
+	return newer, nil
 }
 
 // find reads the names of what a predecessor left. It returns nil if there is no table.
 func (w *Writer) find(ctx context.Context, t *keeper) (*Rules, error) {
-	var names [3][]string
-	for i, kind := range []string{"chains", "sets", "maps"} {
-		list, err := t.nft.List(ctx, kind)
-		if knftables.IsNotFound(err) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list the %s of table %s: %w", kind, w.table.Name, err)
-		}
-		names[i] = list
-	}
-	if len(names[0]) == 0 { // knftables does not always say that there is no table
+	names, err := t.nft.ListAll(ctx)
+	switch {
+	case knftables.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("list table %s: %w", w.table.Name, err)
+	case len(names["chain"]) == 0: // knftables does not always say that there is no table
 		return nil, nil
 	}
-	return found(t.family, names[0], names[1], names[2]), nil
+	return found(t.family, names["chain"], names["set"], names["map"]), nil
 }
 
 // tidyAfter is how long a kernel may believe that a chain is in use whose last user is gone: before 6.2, a short time.

@@ -267,12 +267,12 @@ func TestTransactions(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{
 		"add chain endpoint-*-shop/web/tcp/http__10.244.3.6/8080",
-		"flush chain endpoint-*-shop/web/tcp/http__10.244.2.5/8080",
 		"flush chain service-*-shop/web/tcp/http",
-		"add rule endpoint-*-shop/web/tcp/http__10.244.3.6/8080",
-		"add rule endpoint-*-shop/web/tcp/http__10.244.3.6/8080",
 		"add rule service-*-shop/web/tcp/http",
 		"add rule service-*-shop/web/tcp/http",
+		"add rule endpoint-*-shop/web/tcp/http__10.244.3.6/8080",
+		"add rule endpoint-*-shop/web/tcp/http__10.244.3.6/8080",
+		"flush chain endpoint-*-shop/web/tcp/http__10.244.2.5/8080",
 	}, words); diff != "" {
 		t.Errorf("one endpoint changed (-want +got)\n%s", diff)
 	}
@@ -286,6 +286,55 @@ func TestTransactions(t *testing.T) {
 	}
 	if more, err := w.Tidy(t.Context()); more || err != nil || len(r.transactions) != 3 {
 		t.Errorf("with nothing to do, Tidy returned %v, %v: %q", more, err, r.transactions[3:])
+	}
+}
+
+// TestManyMaps: many chains with maps are added before anything leads to them, a part at a time. What packets meet changes
+// in the last transaction only, and there is as it would be after one.
+func TestManyMaps(t *testing.T) {
+	const parts = 3
+	many := proxytest.Large(parts*mapsAtOnce, 10*parts*mapsAtOnce)
+	for _, before := range []string{"nothing", "a state", "a predecessor"} {
+		t.Run(before, func(t *testing.T) {
+			w, r := recording()
+			if before != "nothing" {
+				write(t, w, service("web"))
+			}
+			if before == "a predecessor" {
+				w.tables[0].have = nil
+			}
+			n := len(r.transactions)
+			write(t, w, many...)
+			if got := len(r.transactions) - n; got < 2+parts-1 || got > 2+parts {
+				t.Fatalf("%d transactions", got)
+			}
+			for i, text := range r.transactions[n:] {
+				last := i == len(r.transactions)-n-1
+				if maps := strings.Count(text, " vmap { "); maps > mapsAtOnce {
+					t.Errorf("transaction %d has %d maps", i, maps)
+				}
+				for line := range strings.Lines(text) {
+					words := strings.Fields(line)
+					if kind := words[0] + " " + words[1]; !last && (kind == "add element" || kind == "delete element" || strings.HasPrefix(kind, "flush") ||
+						kind == "delete table" && before != "nothing" || strings.Contains(line, " type filter ") || strings.Contains(line, " type nat ")) {
+						t.Fatalf("transaction %d, which is not the last one: %s", i, line)
+					}
+				}
+			}
+			w.later()
+			if more, err := w.Tidy(t.Context()); more || err != nil {
+				t.Fatal(more, err)
+			}
+			fresh := knftables.NewFake(knftables.IPv4Family, nftables.OwnName)
+			tx := fresh.NewTransaction()
+			Render(proxy.Check(many), proxytest.Node(), dataplane.IPv4).Replace(tx)
+			if err := fresh.Run(t.Context(), tx); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(contents(fresh), contents(r.Fake), sortLines); diff != "" {
+				t.Errorf("(-want +got)\n%.2000s", diff)
+			}
+		})
 	}
 }
 
