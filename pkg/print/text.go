@@ -584,7 +584,8 @@ func (p *printer) coverage(c *checkup.Coverage) {
 	}
 	of, all := "possible source-target pairs", "the full mesh"
 	if c.Noun != "" {
-		of, all = c.Noun+"s", "all "+c.Noun+"s"
+		of = checkup.Clean(c.Noun) + "s"
+		all = "all " + of
 	}
 	p.line("    %d of %d %s measured (%s)%s", c.Measured, c.Possible, of, share(c.Measured, c.Possible), partly)
 	if c.Rounds > 1 || c.Seed != 0 {

@@ -419,13 +419,13 @@ func TestWhy(t *testing.T) {
 	}{
 		{name: "all ready endpoints", want: []string{"the Service has 3 usable endpoints"}},
 		{name: "a policy", change: []func(*corev1.Service){local}, want: []string{
-			"the Service has 3 usable endpoints", "internalTrafficPolicy is Local: only endpoints on the node itself serve the cluster IP",
+			"internalTrafficPolicy is Local: only endpoints on the node itself serve the cluster IP",
 		}},
 		{name: "hints", town: func(t *town) { zoned(t, "s0") }, want: []string{
 			"the Service has 3 usable endpoints", "topology hints keep 2 of 3 endpoints to zone-a", "topology hints keep 1 of 3 endpoints to zone-b",
 		}},
 		{name: "a policy and hints", change: []func(*corev1.Service){local}, town: func(t *town) { zoned(t, "s0") }, want: []string{
-			"the Service has 3 usable endpoints", "internalTrafficPolicy is Local: only endpoints on the node itself serve the cluster IP",
+			"internalTrafficPolicy is Local: only endpoints on the node itself serve the cluster IP",
 		}},
 		{name: "a policy for others", change: []func(*corev1.Service){func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal
