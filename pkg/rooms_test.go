@@ -42,6 +42,7 @@ var rooms = []struct {
 		"pkg/servicerules/expand.go":   "which Services and nodes",
 		"pkg/servicerules/spec.go":     "which Services",
 		"pkg/servicerules/tables.go":   "what of a Service changed",
+		"pkg/servicerules/findings.go": "which policies and hints decide",
 		"pkg/servicecanary/spec.go":    "how pairs are probed, and how connections must fail",
 		"pkg/servicecanary/rules.go":   "how long a pair takes",
 		"pkg/servicecanary/expand.go":  "nodes",

@@ -142,6 +142,9 @@ type CheckReport struct {
 // Coverage says how many of the possible pairs were measured. It can be recomputed from
 // worksheet and observations.
 type Coverage struct {
+	// Noun is what the check takes a sample of; empty means (source, target) pairs. Of anything else, only Measured,
+	// Possible, Round, Rounds and Seed are set.
+	Noun string `json:"noun,omitempty"`
 	// Measured is the number of measured ordered (source, target) pairs, of Possible. A
 	// (source, target) pair counts as measured if all its expected pairs (family,
 	// transport, size) were measured (undecided ones are), or if one of them failed. Partial counts those of

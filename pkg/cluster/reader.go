@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
 	resourcehelper "k8s.io/component-helpers/resource"
 
@@ -406,10 +409,55 @@ func (r Reader) ServiceObjects(ctx context.Context, s *Snapshot, namespace, sele
 	return nil
 }
 
-// identity returns the part of an object's metadata that says which object it is, its labels, and the generation of its
-// content.
+// identity returns the part of an object's metadata that says which object it is, its labels, the generation of its
+// content, and for WrittenAt when it was written last.
 func identity(m metav1.ObjectMeta) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, Generation: m.Generation, Labels: m.Labels}
+	kept := metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, Generation: m.Generation, Labels: m.Labels}
+	if at := WrittenAt(m); !at.IsZero() {
+		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: at}}}
+	}
+	return kept
+}
+
+// WrittenAt returns when an object was written last, in UTC, to the second: the latest of the times that the API server
+// notes in its managed fields, and of the change that made the endpoints controller write it. It is zero if the object
+// has no such time. Who may write the object may also write these times.
+func WrittenAt(m metav1.ObjectMeta) time.Time {
+	var last time.Time
+	for _, entry := range m.ManagedFields {
+		if entry.Time != nil && entry.Time.After(last) {
+			last = entry.Time.Time
+		}
+	}
+	at, err := time.Parse(time.RFC3339Nano, m.Annotations[corev1.EndpointsLastChangeTriggerTime])
+	if err == nil && at.After(last) {
+		last = at
+	}
+	return last.UTC()
+}
+
+// Now returns the time of the API server's clock in UTC, to the second: the Date of its answer to a request for its
+// version. Whether the answer grants the request does not matter. It is an error if the client is a fake one.
+func (r Reader) Now(ctx context.Context) (time.Time, error) {
+	const attempt = "read the API server's time"
+	client, ok := r.Kubernetes.Discovery().RESTClient().(*rest.RESTClient)
+	if !ok || client == nil || client.Client == nil {
+		return time.Time{}, errors.New(attempt + ": the client has no connection")
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, client.Get().AbsPath("/version").URL().String(), nil)
+	if err != nil {
+		return time.Time{}, fmt.Errorf(attempt+": %w", err)
+	}
+	answer, err := client.Client.Do(request)
+	if err != nil {
+		return time.Time{}, fmt.Errorf(attempt+": %w", err)
+	}
+	answer.Body.Close()
+	at, err := http.ParseTime(answer.Header.Get("Date"))
+	if err != nil {
+		return time.Time{}, fmt.Errorf(attempt+": %w", err)
+	}
+	return at.UTC(), nil
 }
 
 // endpointsOf returns the endpoints of a slice that have an IP address and a TCP port.

@@ -127,6 +127,21 @@ func DurationParam(name, description string, field *checkup.Duration) checkup.Pa
 	return param
 }
 
+// AllowanceParam is a duration from 0 to checkup.MaxTimeout.
+func AllowanceParam(name, description string, field *checkup.Duration) checkup.Param {
+	return checkup.Param{Name: name, Description: description, Default: field.String(), Write: func(value string) error {
+		var d checkup.Duration
+		if err := d.UnmarshalText([]byte(strings.TrimSpace(value))); err != nil {
+			return err
+		}
+		if d < 0 || d > checkup.MaxTimeout {
+			return fmt.Errorf("%q: want from 0s to %s", value, checkup.MaxTimeout)
+		}
+		*field = d
+		return nil
+	}}
+}
+
 // LimitParam is a value that reads itself, or nil for the empty text: no limit.
 func LimitParam[T any, P checkup.Textual[T]](name, description string, field *P) checkup.Param {
 	value := ""

@@ -237,8 +237,10 @@ func TestParamsOfEveryKind(t *testing.T) {
 			"outage.max=30s",
 			"latency.p99=5ms",
 		},
-		placement.Name:     {"mode=All", "mode=", "networkConfig=true"},
-		servicerules.Name:  {"interval=20s"},
+		placement.Name: {"mode=All", "mode=", "networkConfig=true"},
+		servicerules.Name: {
+			"nodes=3", "rotate=true", "round=2", "interval=20s", "missing.max=30s", "stale.max=1m0s", "stale.max=0s", "extra.max=10s",
+		},
 		services.Name:      {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "closed=Any", "loss.max=", "latency.p99=5ms"},
 		servicecanary.Name: {"endpoints=3", "budget=7", "count=9", "share=Any", "closed=Any", "loss.max=", "latency.p99=5ms"},
 		dns.Name:           {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "loss.max=", "latency.p99=5ms"},
@@ -254,10 +256,12 @@ func TestParamsOfEveryKind(t *testing.T) {
 		},
 	}
 	refused := map[checkup.Kind][]string{
-		podmesh.Name:       {"degree=-1"},
-		controlplane.Name:  {"preset=k3s", "for=0s", "interval=", "interval=0s", "count=0", "count=1001"},
-		placement.Name:     {"mode=Some", "networkConfig=yes"},
-		servicerules.Name:  {"interval=", "interval=0s", "interval=x"},
+		podmesh.Name:      {"degree=-1"},
+		controlplane.Name: {"preset=k3s", "for=0s", "interval=", "interval=0s", "count=0", "count=1001"},
+		placement.Name:    {"mode=Some", "networkConfig=yes"},
+		servicerules.Name: {
+			"nodes=-1", "interval=", "interval=0s", "interval=x", "missing.max=", "stale.max=-1s", "extra.max=25h",
+		},
 		services.Name:      {"degree=-1", "budget=0", "count=0", "closed=Never", "loss.max=101%"},
 		servicecanary.Name: {"endpoints=0", "budget=0", "count=0", "share=Odd", "closed=Never", "loss.max=101%"},
 		dns.Name:           {"degree=-1", "budget=0", "count=0", "loss.max=101%"},

@@ -137,7 +137,7 @@ func good() *checkup.Plan {
 			}},
 			"rules": {Spec: &servicerules.Spec{
 				Interval: checkup.Duration(time.Second),
-				Expect:   servicerules.Expect{Allow: []dataplane.Kind{dataplane.Extra}},
+				Expect:   servicerules.Expect{Allow: []dataplane.Kind{dataplane.WrongMasquerade}},
 				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
 			}},
 			"sixth": {Spec: &vmlatency.Spec{
@@ -462,13 +462,16 @@ func TestProblems(t *testing.T) {
 			vms("timeouts", "probe"),
 		},
 		{"durations", read(func(s *servicerules.Spec) { s.Interval = 0 }), ruled("interval")},
+		{"durations", read(func(s *servicerules.Spec) { s.Expect.Stale.Max = -1 }), ruled("expect", "stale", "max")},
 		{"families-twice", read(func(s *servicerules.Spec) {
 			s.IPFamilies = []checkup.IPFamily{checkup.IPv6, checkup.IPv6}
 		}), ruled("ipFamilies", "[1]")},
 		{"namespace-twice", read(func(s *servicerules.Spec) { s.Services.Namespaces = []string{"a", "a"} }), ruled("services", "namespaces", "[1]")},
 		{"interval-timeout", read(func(s *servicerules.Spec) { s.Interval = checkup.Duration(45 * time.Second) }), ruled("timeouts", "probe")},
 		{"allow", read(func(s *servicerules.Spec) { s.Expect.Allow = []dataplane.Kind{dataplane.Missing} }), ruled("expect", "allow", "[0]")},
-		{"allow", read(func(s *servicerules.Spec) { s.Expect.Allow = []dataplane.Kind{dataplane.Extra, dataplane.Extra} }), ruled("expect", "allow", "[1]")},
+		{"allow", read(func(s *servicerules.Spec) {
+			s.Expect.Allow = []dataplane.Kind{dataplane.NoHairpin, dataplane.NoHairpin}
+		}), ruled("expect", "allow", "[1]")},
 		{"pod-namespace", read(func(s *servicerules.Spec) { s.Services.Namespaces = []string{""} }), ruled("services", "namespaces", "[0]")},
 		{"toleration", read(func(s *servicerules.Spec) { s.Placement.Tolerations = []checkup.Toleration{{}} }), ruled("placement", "tolerations", "[0]")},
 		{"durations", fifth(func(s *services.Spec) { s.Probe.Timeout = 0 }), service("probe", "timeout")},

@@ -5,6 +5,7 @@ package nodestate
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -340,6 +341,64 @@ func TestOptions(t *testing.T) {
 		if _, err := New(Options{NodePortAddresses: bad}); err == nil || !strings.Contains(err.Error(), "not a prefix") {
 			t.Errorf("node port addresses %q: error %v, want one that says what is no prefix", bad, err)
 		}
+	}
+}
+
+// TestChoice: of generated clusters, the reasons that Choice gives fit what State decides, and Names knows each endpoint.
+// Every reason occurs.
+func TestChoice(t *testing.T) {
+	seen := map[string]bool{}
+	for seed := range uint64(2000) {
+		c := nodestatetest.Generate(seed)
+		cluster, _, err := apply(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range cluster.State(c.NodeName) {
+			for _, f := range s.Families {
+				for _, p := range f.Ports {
+					is, ok := cluster.Choice(c.NodeName, s.Namespace, s.Name, f.Family, p.Name, p.Protocol)
+					usable := is.Ready
+					switch {
+					case is.Ready == 0:
+						usable = is.Terminating
+					case is.Hints != NoHints:
+						usable = is.Hinted
+					}
+					got := 0
+					for _, e := range p.Endpoints {
+						if e.Internal {
+							got++
+						}
+						at := netip.AddrPortFrom(netip.MustParseAddr(e.Address), uint16(e.Port))
+						if !cluster.Names(s.Namespace, s.Name, f.Family, at) {
+							t.Errorf("seed %d: no slice of %s names %s", seed, s.Name, at)
+						}
+					}
+					if !ok || is.InternalToLocal != s.InternalTrafficToLocal || is.ExternalToLocal != s.ExternalTrafficToLocal ||
+						(is.Ready+is.Terminating == 0) != (p.Internal == Reject) || !s.InternalTrafficToLocal && usable != got {
+						t.Errorf("seed %d: %s port %q: %+v, %v, and the state is %+v", seed, s.Name, p.Name, is, ok, p)
+					}
+					seen[string(is.Hints)], seen[fmt.Sprint(is.Ready == 0 && is.Terminating > 0)] = true, true
+				}
+			}
+		}
+	}
+	for _, want := range []Hints{NoHints, NodeHints, ZoneHints, "true", "false"} {
+		if !seen[string(want)] {
+			t.Errorf("no cluster has %q", want)
+		}
+	}
+
+	cluster, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if is, ok := cluster.Choice("n", "shop", "web", IPv4, "http", TCP); ok {
+		t.Errorf("a Service that does not exist: %+v", is)
+	}
+	if cluster.Names("shop", "web", IPv4, netip.MustParseAddrPort("192.0.2.1:80")) {
+		t.Error("a Service that does not exist has an endpoint")
 	}
 }
 

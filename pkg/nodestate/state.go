@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // State computes the state of a node from scratch: one message per Service that a proxy serves, in the order of
@@ -81,6 +83,7 @@ func decide(p *Port, members []member, policy policies, node, zone string) {
 	for _, m := range members {
 		t.count(m.endpoint, node, zone)
 	}
+	hints, _ := t.hints()
 	// The endpoints of a port in the terms of policies: Cluster is any endpoint, Local is one of this node.
 	cluster := func(e *endpoint) bool {
 		switch {
@@ -88,9 +91,9 @@ func decide(p *Port, members []member, policy policies, node, zone string) {
 			return e.terminating
 		case !e.ready:
 			return false
-		case t.nodeHints == t.ready && t.forNode > 0:
+		case hints == NodeHints:
 			return slices.Contains(e.nodes, node)
-		case t.zoneHints == t.ready && t.forZone > 0:
+		case hints == ZoneHints:
 			return slices.Contains(e.zones, zone)
 		}
 		return true
@@ -165,6 +168,78 @@ func (t *tally) count(e *endpoint, node, zone string) {
 	if slices.Contains(e.zones, zone) {
 		t.forZone++
 	}
+}
+
+// hints are those that count, and how many ready endpoints have a matching one.
+func (t *tally) hints() (hints Hints, matching int) {
+	switch {
+	case t.ready == 0:
+	case t.nodeHints == t.ready && t.forNode > 0:
+		return NodeHints, t.forNode
+	case t.zoneHints == t.ready && t.forZone > 0:
+		return ZoneHints, t.forZone
+	}
+	return NoHints, 0
+}
+
+// Hints are the topology hints by which a node narrows the ready endpoints of a port.
+type Hints string
+
+const (
+	NoHints   Hints = ""     // all ready endpoints are used
+	NodeHints Hints = "node" // those with a hint for this node
+	ZoneHints Hints = "zone" // those with a hint for the node's zone
+)
+
+// Choice is how a node chooses among the endpoints of a port: the reasons of Port's actions and of Endpoint's marks, for
+// people.
+type Choice struct {
+	// InternalToLocal and ExternalToLocal are the policies of the Service, as in ServiceEndpoints.
+	InternalToLocal bool `json:"internalToLocal,omitempty"`
+	ExternalToLocal bool `json:"externalToLocal,omitempty"`
+	// Ready is the number of endpoints in the cluster that are ready, and Terminating that of those that serve while they
+	// terminate. The latter are used only if Ready is 0.
+	Ready       int `json:"ready,omitempty"`
+	Terminating int `json:"terminating,omitempty"`
+	// Hints narrow what a policy Cluster may use to Hinted of the ready endpoints. Policies Local ignore them.
+	Hints  Hints `json:"hints,omitempty"`
+	Hinted int   `json:"hinted,omitempty"`
+}
+
+// Choice returns how a node chooses among the endpoints of a Service's port in one family. It is false if no proxy
+// serves the port.
+func (c *Cluster) Choice(node, namespace, name string, f IPFamily, port string, protocol Protocol) (Choice, bool) {
+	s, n := c.services[types.NamespacedName{Namespace: namespace, Name: name}], slices.Index(familyNames[:], f)
+	is := func(p Port) bool { return p.Name == port && p.Protocol == protocol }
+	if s == nil || s.object == nil || n < 0 || s.object.families[n].clusterIP == "" ||
+		!slices.ContainsFunc(s.object.ports, is) {
+		return Choice{}, false
+	}
+	var t tally
+	for _, m := range s.grouped(n)[portKey{port, protocol}].of(node) {
+		t.count(m.endpoint, node, c.nodes[node].zone)
+	}
+	choice := Choice{
+		InternalToLocal: s.object.message.InternalTrafficToLocal, ExternalToLocal: s.object.message.ExternalTrafficToLocal,
+		Ready: t.ready, Terminating: t.terminating,
+	}
+	choice.Hints, choice.Hinted = t.hints()
+	return choice, true
+}
+
+// Names reports whether an EndpointSlice of a Service names an endpoint in one family, whatever its conditions and
+// hints.
+func (c *Cluster) Names(namespace, name string, f IPFamily, endpoint netip.AddrPort) bool {
+	s, n := c.services[types.NamespacedName{Namespace: namespace, Name: name}], slices.Index(familyNames[:], f)
+	if s == nil || n < 0 {
+		return false
+	}
+	for _, g := range s.grouped(n) {
+		if slices.ContainsFunc(g.members, func(m member) bool { return m.addr == endpoint }) {
+			return true
+		}
+	}
+	return false
 }
 
 // healthy counts the addresses of ready endpoints on a node, whatever their ports.

@@ -342,7 +342,7 @@ func (m *metrics) check(r *checkup.Report, c *checkup.CheckReport) {
 		m.add("checkplan_findings", "Findings by the kind of their cause.", 1, of("cause", string(f.Cause))...)
 	}
 	m.add("checkplan_measurements", "Measurements that were made.", float64(c.Sent), of()...)
-	if v := c.Coverage; v != nil {
+	if v := c.Coverage; v != nil && v.Noun == "" {
 		m.add(
 			"checkplan_coverage_ratio",
 			"Share of the possible source-target pairs that were measured.",

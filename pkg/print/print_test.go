@@ -37,7 +37,8 @@ var saved = []string{
 	"connections-endpoint", "connections-restart", "connections-service", "connections-silent", "connections-stopped",
 	"vms-cut", "vms-loss", "vms-lossy", "vms-oneway", "vms-pass", "vms-several", "vms-slow",
 	"services-pass", "services-node", "services-changed", "dns-pass", "dns-silent",
-	"canary-pass", "canary-nodes", "service-rules-pass", "service-rules-nodes", "service-rules-unread",
+	"canary-pass", "canary-nodes", "service-rules-pass", "service-rules-nodes", "service-rules-behind",
+	"service-rules-unread",
 	"placement-disabled", "placement-none", "placement-pass", "placement-unasked",
 }
 

@@ -582,19 +582,21 @@ func (p *printer) coverage(c *checkup.Coverage) {
 	if c.Partial > 0 {
 		partly = fmt.Sprintf(", %d more in part", c.Partial)
 	}
-	p.line(
-		"    %d of %d possible source-target pairs measured (%s)%s",
-		c.Measured,
-		c.Possible,
-		share(c.Measured, c.Possible),
-		partly,
-	)
+	of, all := "possible source-target pairs", "the full mesh"
+	if c.Noun != "" {
+		of = checkup.Clean(c.Noun) + "s"
+		all = "all " + of
+	}
+	p.line("    %d of %d %s measured (%s)%s", c.Measured, c.Possible, of, share(c.Measured, c.Possible), partly)
 	if c.Rounds > 1 || c.Seed != 0 {
 		round := fmt.Sprintf("round %d", c.Round)
 		if c.Rounds > 1 {
-			round += fmt.Sprintf(" (0 to %d together are the full mesh)", c.Rounds-1)
+			round += fmt.Sprintf(" (0 to %d together are %s)", c.Rounds-1, all)
 		}
 		p.line("    %s, seed %d", round, c.Seed)
+	}
+	if c.Noun != "" {
+		return
 	}
 	zones := ""
 	if c.ZonePairsPossible > 0 {

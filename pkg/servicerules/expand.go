@@ -13,7 +13,6 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
-	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/nodestate"
 	"github.com/checkplan/checkplan/pkg/services"
@@ -29,11 +28,13 @@ type Sheet struct {
 	Namespaces []string `json:"namespaces"`
 	// Services of which units are expected, sorted by name.
 	Services []Service `json:"services"`
+	// Nodes is the number of nodes of which the sources are a sample, or all.
+	Nodes int `json:"nodes"`
 	// Addresses are the internal addresses of each source's node: an address in the source ranges of a load balancer
 	// makes the node a source.
 	Addresses [][]string `json:"addresses"`
-	// Allow is the plan's.
-	Allow []dataplane.Kind `json:"allow,omitempty"`
+	// Expect is the plan's.
+	Expect Expect `json:"expect"`
 }
 
 // Service is a Service that nodes have to serve.
@@ -41,6 +42,8 @@ type Service struct {
 	Name string `json:"name"` // namespace/name
 	// Families that are read.
 	Families []checkup.IPFamily `json:"families"`
+	// Protocols of its ports, each once, sorted.
+	Protocols []nodestate.Protocol `json:"protocols"`
 }
 
 // SheetOf decodes the Details of a worksheet. It fails if they do not fit the worksheet.
@@ -56,15 +59,17 @@ func SheetOf(w *checkup.Worksheet) (*Sheet, error) {
 	return &s, nil
 }
 
-// Survey adds to a snapshot all Services and EndpointSlices of the namespaces that the checks of this kind name. A
-// failed request is an error: an unread cluster must not look empty.
+// Survey adds to a snapshot all Services and EndpointSlices of the namespaces that the checks of this kind name, and the
+// rounds that reports record. A failed request is an error: an unread cluster must not look empty.
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.Snapshot) error {
 	var problems []error
+	rotates := false
 	for _, name := range p.CheckNames() {
 		spec, ok := p.Checks[name].Spec.(*Spec)
 		if !ok {
 			continue
 		}
+		rotates = rotates || spec.Sample.Rotate
 		for _, namespace := range spec.Services.Listed() {
 			if err := r.ServiceObjects(ctx, s, namespace, ""); err != nil {
 				problems = append(problems, fmt.Errorf("check %q: %w", name, err))
@@ -73,30 +78,39 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 			s.AddSeen(services.Seen(namespace, ""))
 		}
 	}
+	if rotates {
+		var err error
+		s.Rounds, err = r.Rounds(ctx, p.Name)
+		problems = append(problems, err)
+	}
 	return errors.Join(problems...)
 }
 
-// Expand returns the worksheet of a check for the cluster of the snapshot, and warnings, one line each. It is pure.
+// Expand returns the worksheet of a check for the cluster of the snapshot, and warnings, one line each. It is pure. The
+// round counts from 0 and is taken modulo the number of rounds.
 //
 // An error says that nothing can be read, or that plan and snapshot do not match.
-func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
-	w, warnings, err := expand(p, check, s)
+func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*checkup.Worksheet, []string, error) {
+	w, warnings, err := expand(p, check, s, round)
 	if err != nil {
 		return nil, nil, fmt.Errorf("check %q: %w", check, err)
 	}
 	return w, warnings, nil
 }
 
-func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
+func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*checkup.Worksheet, []string, error) {
 	spec, ok := p.Checks[check].Spec.(*Spec)
 	if !ok {
 		return nil, nil, fmt.Errorf("plan %s has no check of the kind %s of that name", p.Name, Name)
+	}
+	if spec.Sample.Nodes < 0 || round < 0 {
+		return nil, nil, errors.New("sample.nodes and sample.round must be at least 0")
 	}
 	nodes, tolerations, warnings, err := services.Sources(spec.Placement, s)
 	if err != nil {
 		return nil, nil, err
 	}
-	sheet := Sheet{Namespaces: spec.Services.Listed(), Allow: spec.Expect.Allow}
+	sheet := Sheet{Namespaces: spec.Services.Listed(), Expect: spec.Expect}
 	for _, namespace := range sheet.Namespaces {
 		if !slices.Contains(s.Seen, services.Seen(namespace, "")) {
 			return nil, nil, fmt.Errorf("the snapshot does not list the %s: it was recorded for another plan: record it again",
@@ -117,12 +131,23 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		}
 	}
 	w := &checkup.Worksheet{
-		Plan: p.Name, Check: check, Kind: Name, Seed: kind.Seed(p.Name, check), Rounds: 1,
+		Plan: p.Name, Check: check, Kind: Name, Seed: kind.Seed(p.Name, check),
 		Tables:    &checkup.TableSheet{Interval: spec.Interval},
 		Resources: spec.Resources, Timeouts: spec.Timeouts,
 	}
+	if spec.Sample.Seed != nil {
+		w.Seed = *spec.Sample.Seed
+	}
+	// One reader of rules takes blocks of nodes from a ring, as one node of the kind services takes addresses.
+	sampled := services.SampleOf(w.Seed, round, spec.Sample.Nodes, len(nodes), 1, len(nodes))
+	w.Round, w.Rounds, sheet.Nodes = sampled.Round, sampled.Rounds, len(nodes)
 	for _, m := range state.State("") {
 		service := Service{Name: m.Namespace + "/" + m.Name}
+		for _, p := range m.Families[0].Ports {
+			service.Protocols = append(service.Protocols, p.Protocol)
+		}
+		slices.Sort(service.Protocols)
+		service.Protocols = slices.Compact(service.Protocols)
 		for i := range m.Families {
 			if f := checkup.IPFamily(m.Families[i].Family); spec.wants(f) {
 				service.Families = append(service.Families, f)
@@ -140,15 +165,16 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 			w.IPFamilies = append(w.IPFamilies, f)
 		}
 	}
-	for _, n := range nodes {
+	for _, i := range sampled.Assignments[0] {
+		n := nodes[i]
 		w.Sources = append(w.Sources, checkup.Endpoint{
 			Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations, HostNetwork: true,
 		})
 		sheet.Addresses = append(sheet.Addresses, n.InternalIPs)
 	}
 	if units := sheet.units(w); units > maxUnits {
-		return nil, nil, fmt.Errorf("%s on %s are %d units: at most %d fit a report: select fewer by services or placement",
-			checkup.Count(len(sheet.Services), "Service"), checkup.Count(len(nodes), "node"), units, maxUnits)
+		return nil, nil, fmt.Errorf("%s on %s are %d units: at most %d fit a report: select fewer by services, placement or sample.nodes",
+			checkup.Count(len(sheet.Services), "Service"), checkup.Count(len(w.Sources), "node"), units, maxUnits)
 	}
 	w.Details, err = json.Marshal(sheet)
 	return w, warnings, err
@@ -169,6 +195,10 @@ func summarize(w *checkup.Worksheet) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	return []string{fmt.Sprintf("the rules of %s for %s: %s", checkup.Count(len(w.Sources), "node"),
+	nodes := checkup.Count(len(w.Sources), "node")
+	if w.Rounds > 1 {
+		nodes = fmt.Sprintf("%d of %s (round %d of %d)", len(w.Sources), checkup.Count(sheet.Nodes, "node"), w.Round, w.Rounds)
+	}
+	return []string{fmt.Sprintf("the rules of %s for %s: %s", nodes,
 		checkup.Count(len(sheet.Services), "Service"), checkup.Count(sheet.units(w), noun))}
 }

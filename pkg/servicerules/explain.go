@@ -20,6 +20,9 @@ func Explain(e kind.Explained) kind.Explanation {
 	}
 	x.Field("services", fmt.Sprintf("%s, on %s: %s", checkup.Count(len(sheet.Services), "Service"),
 		checkup.Count(len(w.Sources), "node"), checkup.Count(sheet.units(w), noun)))
+	if w.Rounds > 1 {
+		x.Field("sample", fmt.Sprintf("%d of %d nodes, round %d of %d, seed %d", len(w.Sources), sheet.Nodes, w.Round, w.Rounds, w.Seed))
+	}
 	x.Field("reads", fmt.Sprintf("the rules that each node's service proxy has written (nftables, iptables), twice, %s apart, "+
 		"from the kernel; writes none, and sends nothing to Services", w.Tables.Interval))
 	x.Field("widened", fmt.Sprintf("%s on the host network, as root with no capability but NET_ADMIN: the kernel shows rules to "+
@@ -27,8 +30,13 @@ func Explain(e kind.Explained) kind.Explanation {
 		"The namespace of the run must admit that (label %s: privileged). If it does not, this check is unmeasured, and other "+
 		"checks of the plan go on", checkup.Count(len(w.Sources), "agent"), checkup.LabelPodSecurity))
 	x.Field("changes", "Services are listed before the first look and after the last one: what differs and has changed is unmeasured")
-	if len(sheet.Allow) > 0 {
-		x.Field("allowed", fmt.Sprintf("differences that do not fail a rule set: %q", sheet.Allow))
+	for _, a := range sheet.Expect.allowances() {
+		if *a.max > 0 {
+			x.Field("unmeasured", fmt.Sprintf("rules that are %s less than %s after their Service changed", a.dimension, *a.max))
+		}
+	}
+	if len(sheet.Expect.Allow) > 0 {
+		x.Field("allowed", fmt.Sprintf("differences that do not fail a rule set: %q", sheet.Expect.Allow))
 	}
 	return x
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
@@ -39,6 +40,7 @@ func Judge(w *checkup.Worksheet, _ *checkup.Roster, record *checkup.Record, gate
 		}
 	}
 	r.Findings = j.findings()
+	r.Coverage = j.coverage()
 	r.Blocks = []checkup.Block{{Title: "Nodes", Table: j.nodes()}}
 	r.Notes = append(r.Notes, j.notes()...)
 	r.Verdict = judge.Verdict(r.Counts, gate.MaxUnmeasured)
@@ -51,6 +53,7 @@ type outcome struct {
 	service        int // index of the sheet; others for rules of Services that do not exist
 	verdict        checkup.Verdict
 	cause          checkup.Cause // of one that did not pass
+	trouble        *troubled     // what was recorded; nil if nothing was of this Service
 }
 
 // others is the service of the unit that there are no rules for Services that do not exist.
@@ -121,8 +124,15 @@ type judging struct {
 func (j *judging) side(source int, f checkup.IPFamily) {
 	unit := unitOf(source, f)
 	seen := j.facts[unit]
+	trouble := map[int]*troubled{}
+	if seen != nil {
+		for i := range seen.Troubled {
+			trouble[seen.Troubled[i].Service] = &seen.Troubled[i]
+		}
+	}
 	add := func(service int, verdict checkup.Verdict, cause checkup.Cause) {
-		j.outcomes = append(j.outcomes, outcome{source, slices.Index(j.w.IPFamilies, f), service, verdict, cause})
+		o := outcome{source, slices.Index(j.w.IPFamilies, f), service, verdict, cause, trouble[service]}
+		j.outcomes = append(j.outcomes, o)
 	}
 	var not *checkup.Cause // why nothing of it was measured
 	switch {
@@ -133,12 +143,6 @@ func (j *judging) side(source int, f checkup.IPFamily) {
 	case seen.None && !j.seen:
 		not = &checkup.Cause{Stage: checkup.StageRules, Reason: checkup.ReasonOtherProxy,
 			Message: "no node has rules of kube-proxy, nor of another proxy that is known"}
-	}
-	trouble := map[int]*troubled{}
-	if seen != nil {
-		for i := range seen.Troubled {
-			trouble[seen.Troubled[i].Service] = &seen.Troubled[i]
-		}
 	}
 	for i, s := range j.sheet.Services {
 		if !slices.Contains(s.Families, f) {
@@ -153,7 +157,7 @@ func (j *judging) side(source int, f checkup.IPFamily) {
 			add(i, checkup.Pass, checkup.Cause{})
 		case t != nil && t.Unread:
 			add(i, checkup.Unmeasured, checkup.Cause{Stage: checkup.StageRules, Reason: checkup.ReasonUnknownRule,
-				Message: cmp.Or(t.Text, "its packets may meet rules that were not understood")})
+				Message: cmp.Or(t.text(), "its packets may meet rules that were not understood")})
 		case j.unknown != nil:
 			add(i, checkup.Unmeasured, *j.unknown)
 		case j.changed[keyOf(s.Name, f)]:
@@ -161,12 +165,15 @@ func (j *judging) side(source int, f checkup.IPFamily) {
 		case seen.None:
 			add(i, checkup.Fail, checkup.Cause{Stage: checkup.StageRules, Reason: checkup.ReasonNoRules,
 				Message: fmt.Sprintf("the node has no rules of kube-proxy for %s", f)})
+		case t.Young != always:
+			add(i, checkup.Unmeasured, meanwhile(fmt.Sprintf("the Service changed less than %s before the rules were read (expect.%s.max): %s",
+				j.sheet.Expect.allowed(t.Young), t.Young, cmp.Or(t.text(), "the node has other rules"))))
 		case t.Missing:
 			add(i, checkup.Fail, checkup.Cause{Stage: checkup.StageRules, Reason: checkup.ReasonMissing,
 				Message: "the node has no rules for the Service"})
 		default:
 			add(i, checkup.Fail, checkup.Cause{Stage: checkup.StageRules, Reason: checkup.ReasonDiffers,
-				Message: cmp.Or(t.Text, "the node has other rules")})
+				Message: cmp.Or(t.text(), "the node has other rules")})
 		}
 	}
 	switch {
@@ -181,6 +188,27 @@ func (j *judging) side(source int, f checkup.IPFamily) {
 	default:
 		add(others, checkup.Pass, checkup.Cause{})
 	}
+}
+
+// text has the first differences in words; it is empty if they were not recorded.
+func (t *troubled) text() string {
+	var all []string
+	for _, d := range t.Differ {
+		if d.Gone && t.Age > 0 {
+			d.Text += " (not in the API for at least " + roughly(t.Age) + ")"
+		}
+		all = append(all, d.Text)
+	}
+	return andMore(all, t.More)
+}
+
+// roughly is a duration in seconds, of more than a day in hours, rounded down.
+func roughly(d checkup.Duration) string {
+	to := time.Second
+	if time.Duration(d) > 24*time.Hour {
+		to = time.Hour
+	}
+	return time.Duration(d).Truncate(to).String()
 }
 
 // extra judges rules of Services that do not exist. They may be of Services that were made while the rules were read.
@@ -283,6 +311,24 @@ func (f *found) proxy() string {
 		return string(f.Mode) + " (legacy)"
 	}
 	return string(f.Mode)
+}
+
+// coverage is of a sample; nil if all nodes are read. A node counts as measured if one of its rule sets does.
+func (j *judging) coverage() *checkup.Coverage {
+	if j.w.Rounds <= 1 {
+		return nil
+	}
+	c := &checkup.Coverage{
+		Noun: "node", Possible: j.sheet.Nodes, Round: j.w.Round, Rounds: j.w.Rounds, Seed: j.w.Seed,
+	}
+	measured := map[int]bool{}
+	for _, o := range j.outcomes {
+		if o.verdict != checkup.Unmeasured {
+			measured[o.source] = true
+		}
+	}
+	c.Measured = len(measured)
+	return c
 }
 
 // notes name proxies beside kube-proxy, and nodes that the table leaves out.

@@ -14,7 +14,8 @@ const Name checkup.Kind = "serviceRules"
 // Kind compares the rules of each node's service proxy with what they have to be.
 var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
-	Survey: Survey, Expand: Expand, Roster: roster, Rights: Rights,
+	Survey: Survey, Expand: kind.Due(func(s *Spec) (int, bool) { return s.Sample.Round, s.Sample.Rotate }, Expand),
+	Roster: roster, Rights: Rights,
 	Explain: Explain, Judge: Judge, Tables: Tables, Nodes: true,
 	Summarize: summarize,
 }

@@ -4,9 +4,11 @@ package servicerules
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/yaml"
@@ -152,14 +155,51 @@ type lab struct {
 	client *fake.Clientset
 	w      *checkup.Worksheet
 	sides  []*side
+	// now is the API server's time; zero if it does not answer with it.
+	now time.Time
 	// before and after change the cluster between setup and the first list, and between the looks and the last list.
 	before, after func()
 }
 
-// labOf is the captured cluster, with rules of a reader.
-func labOf(t testing.TB, reader string, spec *Spec) *lab {
+// clock is what Tables asks for the API server's time.
+func (l *lab) clock(context.Context) (time.Time, error) {
+	if l.now.IsZero() {
+		return time.Time{}, errors.New("no Date")
+	}
+	return l.now, nil
+}
+
+// at is a time of the day of the run.
+func at(clock string) time.Time {
+	t, err := time.Parse(time.RFC3339, "2026-11-25T"+clock+"Z")
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+// written notes in a Service of one of the names, and in its EndpointSlices, when the API server wrote them last; in all
+// without a name.
+func written(clock string, names ...string) func(runtime.Object) {
+	return func(o runtime.Object) {
+		meta := o.(metav1.Object)
+		if len(names) > 0 && !slices.Contains(names, cmp.Or(meta.GetLabels()[discoveryv1.LabelServiceName], meta.GetName())) {
+			return
+		}
+		meta.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "somebody", Time: &metav1.Time{Time: at(clock)}}})
+	}
+}
+
+// labOf is the captured cluster, with rules of a reader. Changes are made to each of its objects.
+func labOf(t testing.TB, reader string, spec *Spec, changes ...func(runtime.Object)) *lab {
 	t.Helper()
-	l := &lab{client: fake.NewClientset(objects(t)...), before: func() {}, after: func() {}}
+	all := objects(t)
+	for _, change := range changes {
+		for _, o := range all {
+			change(o)
+		}
+	}
+	l := &lab{client: fake.NewClientset(all...), before: func() {}, after: func() {}}
 	plan := planOf(spec)
 	r := cluster.Reader{Kubernetes: l.client}
 	s, err := cluster.Survey(t.Context(), r)
@@ -169,7 +209,7 @@ func labOf(t testing.TB, reader string, spec *Spec) *lab {
 	if err := Survey(t.Context(), r, plan, s); err != nil {
 		t.Fatal(err)
 	}
-	if l.w, _, err = Expand(plan, "rules", s); err != nil {
+	if l.w, _, err = Expand(plan, "rules", s, 0); err != nil {
 		t.Fatal(err)
 	}
 	for _, source := range l.w.Sources {
@@ -205,7 +245,7 @@ func (l *lab) report(t testing.TB, gate checkup.Gate) checkup.CheckReport {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // with a deadline, requests are tried again
 	defer cancel()
 	l.before()
-	tables := Tables(ctx, l.client, l.w)
+	tables := tablesOf(ctx, l.client, l.w, l.clock)
 	for i, is := range l.sides {
 		source := i / len(l.w.IPFamilies)
 		if is.silent {

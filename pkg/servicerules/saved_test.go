@@ -17,10 +17,10 @@ func TestSaved(t *testing.T) {
 	run := judge.Run{
 		Namespace: "checks", Name: "day-2-run-1767323045", UID: "6d1c1f0e", Started: start, Finished: start.Add(62 * time.Second),
 	}
-	judged := func(damage func(l *lab)) checkup.Report {
-		spec := specOf()
+	judged := func(damage func(l *lab), changes ...func(*Spec)) checkup.Report {
+		spec := specOf(changes...)
 		plan := planOf(spec)
-		l := labOf(t, "nftables", spec)
+		l := labOf(t, "nftables", spec, written("11:00:00"), written("12:03:10", "plain"), written("12:04:00", "sticky"))
 		damage(l)
 		return judge.Join(plan, run, []checkup.CheckReport{l.report(t, plan.Gate)}, nil)
 	}
@@ -32,6 +32,13 @@ func TestSaved(t *testing.T) {
 			l.each(fewer("shop/plain"), "node-a")
 			l.each(added("shop/gone"), "node-c")
 		}),
+		// Of a sample, one node has missed that endpoints of two Services have ended, and all nodes lack a Service.
+		"service-rules-behind": judged(func(l *lab) {
+			l.now = at("12:05:11")
+			l.each(more("shop/plain", "10.244.9.8:8080", "[fd00:244:9::8]:8080"), l.w.Sources[0].Node)
+			l.each(more("shop/sticky", "10.244.9.9:8080", "[fd00:244:9::9]:8080"), l.w.Sources[0].Node)
+			l.each(without("shop/both-local"))
+		}, func(s *Spec) { s.Sample.Nodes = 2 }),
 		// Agents of one node have no right, another node has a proxy that cannot be read.
 		"service-rules-unread": judged(func(l *lab) {
 			l.sides[0].unmeasured = &checkup.Cause{

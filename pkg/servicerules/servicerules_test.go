@@ -12,9 +12,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,6 +31,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dataplane/netfilter"
 	"github.com/checkplan/checkplan/pkg/dataplane/nftables"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/services"
 )
@@ -58,6 +62,27 @@ func fewer(service string) func(*dataplane.Look) {
 		}
 		return true
 	})
+}
+
+// more adds to each frontend of a Service that forwards those endpoints that are of its family.
+func more(service string, endpoints ...string) func(*dataplane.Look) {
+	return func(l *dataplane.Look) {
+		of(service, func(f *dataplane.Frontend) bool {
+			for _, text := range endpoints {
+				e := dataplane.Endpoint{Address: netip.MustParseAddrPort(text), Hairpin: true}
+				if f.Action == dataplane.Forward && e.Address.Addr().Is4() == (l.Table.Family == dataplane.IPv4) {
+					f.Endpoints = append(slices.Clone(f.Endpoints), e)
+				}
+			}
+			slices.SortFunc(f.Endpoints, func(a, b dataplane.Endpoint) int { return a.Address.Compare(b.Address) })
+			return true
+		})(l)
+	}
+}
+
+// noUDP removes all that serves UDP.
+func noUDP(l *dataplane.Look) {
+	l.Table.Frontends = slices.DeleteFunc(l.Table.Frontends, func(f dataplane.Frontend) bool { return f.Protocol == "UDP" })
 }
 
 // added adds a frontend that rules call a Service.
@@ -272,13 +297,19 @@ pair node-b -> shop/sticky explains 2: node node-b, Service shop/sticky: no conn
 2 unmeasured rules UnknownRule`},
 		{name: "garbage", damage: func(l *lab) { l.sides[0].garbage = []byte("hello") }, want: `inconclusive, 0 fail, 21 unmeasured
 21 unmeasured collect`},
-		{name: "what the plan allows", spec: func(s *Spec) { s.Expect.Allow = []dataplane.Kind{dataplane.EndpointMissing} },
+		{name: "what the plan allows", spec: func(s *Spec) { s.Expect.Allow = []dataplane.Kind{dataplane.WrongAffinity} },
 			damage: func(l *lab) {
-				l.each(fewer("shop/plain"), "node-b")
-				l.each(without("shop/sticky"), "node-b")
+				l.each(of("shop/sticky", func(f *dataplane.Frontend) bool { f.AffinitySeconds++; return true }), "node-b")
+				l.each(without("shop/plain"), "node-b")
 			}, want: `fail, 2 fail, 0 unmeasured
 2 fail rules Missing
-pair node-b -> shop/sticky explains 2: node node-b, Service shop/sticky: the node has no rules for the Service`},
+pair node-b -> shop/plain explains 2: node node-b, Service shop/plain: the node has no rules for the Service`},
+		{name: "no rules for one protocol", damage: func(l *lab) { l.each(noUDP) }, want: `fail, 12 fail, 0 unmeasured
+12 fail rules Differs
+transport UDP explains 12: UDP: the rules of 2 Services differ from what they have to be on node-a, node-b, node-c, and those for other protocols do not`},
+		{name: "no rules for one protocol on one node", damage: func(l *lab) { l.each(noUDP, "node-a") }, want: `fail, 4 fail, 0 unmeasured
+4 fail rules Differs
+node node-a explains 4: node node-a: its rules of 2 Services differ from what they have to be: its service proxy is not up to date`},
 		{name: "Services that are not selected", spec: func(s *Spec) {
 			s.Services = services.Selection{Namespaces: []string{"shop"}, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "plain"}}}
 		}, damage: func(l *lab) {
@@ -306,6 +337,243 @@ pair node-b -> shop/sticky explains 2: node node-b, Service shop/sticky: the nod
 				t.Errorf("(-want +got)\n%s\n%s", diff, got)
 			}
 		})
+	}
+}
+
+// TestChanges: what the API server has noted of when Services changed, and what is found by it. The first look is after
+// 12:05:11, the second one 10 s later.
+func TestChanges(t *testing.T) {
+	const old, oldIPv6 = "10.244.9.9:8080", "[fd00:244:9::9]:8080"
+	staleFor := func(age string) string {
+		return `fail, 2 fail, 0 unmeasured
+2 fail rules Differs
+pair node-b -> shop/plain explains 2: node node-b, Service shop/plain: connections go to ` + old +
+			`, which is no endpoint for this node at 10.96.0.1:80/TCP` + age
+	}
+	const (
+		unmeasured    = "inconclusive, 0 fail, 2 unmeasured\n2 unmeasured rules Changed"
+		unmeasuredOne = "inconclusive, 0 fail, 1 unmeasured\n1 unmeasured rules Changed"
+	)
+	behind := func(services int, since string) string {
+		return fmt.Sprintf(`fail, %d fail, 0 unmeasured
+%[1]d fail rules Differs
+node node-b explains %[1]d: node node-b: its rules of %d Services differ from what they have to be: its service proxy is not up to date%s`,
+			2*services, services, since)
+	}
+	stale := func(l *lab) { l.each(more("shop/plain", old, oldIPv6), "node-b") }
+	lacks := func(l *lab) { l.each(fewer("shop/plain"), "node-b") }
+	deleted := func(l *lab) { l.each(without("shop/plain"), "node-b") }
+	excluded := func(l *lab) { l.each(more("shop/hints", "10.244.3.77:8080"), "node-b") }
+	type changes = []func(runtime.Object)
+	trigger := func(value string) func(runtime.Object) {
+		return func(o runtime.Object) {
+			if slice, ok := o.(*discoveryv1.EndpointSlice); ok {
+				slice.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: value}
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		objects changes
+		spec    func(*Spec)
+		damage  func(*lab)
+		quiet   bool // the API server does not say what time it is
+		want    string
+	}{
+		{name: "a stale endpoint", objects: changes{written("12:03:10", "plain")}, damage: stale, want: staleFor(" (not in the API for at least 2m10s)")},
+		{name: "since days", objects: changes{func(o runtime.Object) {
+			o.(metav1.Object).SetManagedFields([]metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: at("12:00:00").AddDate(0, 0, -2)}}})
+		}}, damage: stale, want: staleFor(" (not in the API for at least 48h0m0s)")},
+		{name: "by the annotation", objects: changes{written("11:00:00"), trigger("2026-11-25T12:03:10.7Z")}, damage: stale, want: staleFor(" (not in the API for at least 2m9s)")},
+		{name: "an annotation that is no time", objects: changes{written("12:03:10"), trigger("yesterday")}, damage: stale, want: staleFor(" (not in the API for at least 2m10s)")},
+		{name: "the Service changed after its endpoints", objects: changes{written("11:00:00"), func(o runtime.Object) {
+			if _, ok := o.(*corev1.Service); ok {
+				written("12:03:10")(o)
+			}
+		}}, damage: stale, want: staleFor(" (not in the API for at least 2m10s)")},
+		{name: "no times", damage: stale, want: staleFor("")},
+		{name: "a Service without a time", objects: changes{func(o runtime.Object) {
+			if _, ok := o.(*discoveryv1.EndpointSlice); ok {
+				written("12:03:10")(o)
+			}
+		}}, damage: stale, want: staleFor("")},
+		{name: "times in the future", objects: changes{written("11:00:00"), trigger("9999-01-01T00:00:00Z")}, damage: stale, want: staleFor("")},
+		{name: "a time before there were computers", objects: changes{func(o runtime.Object) {
+			o.(metav1.Object).SetManagedFields([]metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: time.Unix(-62135596799, 0)}}, {}})
+		}}, damage: stale, want: staleFor(" (not in the API for at least 876000h0m0s)")},
+		{name: "the API server does not say what time it is", objects: changes{written("12:03:10")}, damage: stale, quiet: true, want: staleFor("")},
+		{name: "several EndpointSlices: one that was deleted leaves no time", objects: changes{written("12:03:10")}, damage: func(l *lab) {
+			stale(l)
+			l.before = func() {
+				for _, f := range checkup.IPFamilies {
+					o := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressType(f), ObjectMeta: metav1.ObjectMeta{
+						Namespace: "shop", Name: "more-" + strings.ToLower(string(f)), Labels: map[string]string{discoveryv1.LabelServiceName: "plain"},
+					}}
+					written("12:03:10")(o)
+					if err := l.client.Tracker().Add(o); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}, want: staleFor("")},
+		{name: "a stale address", objects: changes{written("12:03:10")}, damage: func(l *lab) { l.each(added("shop/plain"), "node-b") }, want: `fail, 2 fail, 0 unmeasured
+2 fail rules Differs
+pair node-b -> shop/plain explains 2: node node-b, Service shop/plain: a rule takes connections to 10.96.0.99:80/TCP (reject): the Service has no such address (not in the API for at least 2m10s)`},
+		{name: "what is missing has no age", objects: changes{written("12:03:10")}, damage: lacks, want: `fail, 2 fail, 0 unmeasured
+2 fail rules Differs
+pair node-b -> shop/plain explains 2: node node-b, Service shop/plain: no connection goes to endpoint 10.244.1.4:8080 at 10.96.0.1:80/TCP`},
+
+		{name: "a node has missed changes", objects: changes{
+			written("11:00:00"), written("12:04:00", "plain"), written("12:03:10", "sticky"), written("12:04:30", "sources"),
+		}, damage: func(l *lab) {
+			for _, service := range []string{"shop/plain", "shop/sticky", "shop/sources"} {
+				l.each(fewer(service), "node-b")
+			}
+		}, want: behind(3, " since 12:03:10 UTC")},
+		{name: "a node has damaged rules, and knows of later changes", objects: changes{
+			written("11:00:00"), written("12:04:30", "six", "sources"),
+		}, damage: func(l *lab) {
+			l.each(fewer("shop/plain"), "node-b")
+			l.each(fewer("shop/sticky"), "node-b")
+		}, want: behind(2, "")},
+		{name: "a node has what is gone, although others changed later", objects: changes{
+			written("12:05:00"), written("12:04:00", "plain"), written("12:03:10", "sticky"),
+		}, damage: func(l *lab) {
+			stale(l)
+			l.each(more("shop/sticky", old, oldIPv6), "node-b")
+		}, want: behind(2, " since 12:03:10 UTC")},
+		{name: "a node is behind since days", objects: changes{func(o runtime.Object) {
+			o.(metav1.Object).SetManagedFields([]metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: at("12:00:00").AddDate(0, 0, -2)}}})
+		}}, damage: func(l *lab) {
+			stale(l)
+			l.each(more("shop/sticky", old, oldIPv6), "node-b")
+		}, want: behind(2, " since 2026-11-23 12:00:00 UTC")},
+
+		{name: "stale for less than is allowed", objects: changes{written("12:03:10")}, damage: stale,
+			spec: func(s *Spec) { s.Expect.Stale.Max = checkup.Duration(131 * time.Second) }, want: unmeasured},
+		{name: "stale for longer than is allowed", objects: changes{written("12:03:10")}, damage: stale,
+			spec: func(s *Spec) { s.Expect.Stale.Max = checkup.Duration(130 * time.Second) }, want: staleFor(" (not in the API for at least 2m10s)")},
+		{name: "stale, and nobody knows since when", damage: stale,
+			spec: func(s *Spec) { s.Expect.Stale.Max = checkup.Duration(time.Hour) }, want: staleFor("")},
+		{name: "stale, and the plan allows other dimensions", objects: changes{written("12:03:10")}, damage: stale,
+			spec: func(s *Spec) {
+				s.Expect.Missing.Max, s.Expect.Extra.Max = checkup.Duration(time.Hour), checkup.Duration(time.Hour)
+			},
+			want: staleFor(" (not in the API for at least 2m10s)")},
+		{name: "missing for less than is allowed", objects: changes{written("12:03:10")}, damage: lacks,
+			spec: func(s *Spec) { s.Expect.Missing.Max = checkup.Duration(time.Hour) }, want: unmeasured},
+		{name: "no rules of a Service for less than is allowed", objects: changes{written("12:03:10")}, damage: deleted,
+			spec: func(s *Spec) { s.Expect.Missing.Max = checkup.Duration(time.Hour) }, want: unmeasured},
+		{name: "missing and stale, of which one is allowed", objects: changes{written("12:03:10")}, damage: func(l *lab) { lacks(l); stale(l) },
+			spec: func(s *Spec) { s.Expect.Missing.Max = checkup.Duration(time.Hour) }, want: staleFor(" (not in the API for at least 2m10s)")},
+		{name: "an endpoint for another zone", objects: changes{written("12:03:10")}, damage: excluded, want: `fail, 1 fail, 0 unmeasured
+1 fail rules Differs
+pair node-b -> shop/hints explains 1: node node-b, Service shop/hints: connections go to 10.244.3.77:8080, which is no endpoint for this node at 10.96.0.19:80/TCP`},
+		{name: "an endpoint for another zone for less than is allowed", objects: changes{written("12:03:10")}, damage: excluded,
+			spec: func(s *Spec) { s.Expect.Extra.Max = checkup.Duration(time.Hour) }, want: unmeasuredOne},
+		{name: "an endpoint for another zone is not stale", objects: changes{written("12:03:10")}, damage: excluded,
+			spec: func(s *Spec) { s.Expect.Stale.Max = checkup.Duration(time.Hour) }, want: `fail, 1 fail, 0 unmeasured
+1 fail rules Differs
+pair node-b -> shop/hints explains 1: node node-b, Service shop/hints: connections go to 10.244.3.77:8080, which is no endpoint for this node at 10.96.0.19:80/TCP`},
+		{name: "no rules at all", objects: changes{written("12:05:10")}, damage: func(l *lab) { l.each(none, "node-b") },
+			spec: func(s *Spec) { s.Expect.Missing.Max = checkup.Duration(time.Hour) }, want: `fail, 40 fail, 0 unmeasured
+40 fail rules NoRules
+node node-b explains 40: node node-b: it has no rules of Services: its service proxy does not run, or has never written them`},
+		{name: "a Service that does not exist", objects: changes{written("12:05:10")}, damage: func(l *lab) { l.each(added("shop/gone"), "node-b") },
+			spec: func(s *Spec) { s.Expect.Stale.Max = checkup.Duration(time.Hour) }, want: `fail, 2 fail, 0 unmeasured
+2 fail rules Extra
+service shop/gone explains 2: rules for Service shop/gone, which does not exist, on node-b`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := specOf()
+			if tt.spec != nil {
+				tt.spec(spec)
+			}
+			l := labOf(t, "nftables", spec, tt.objects...)
+			if tt.damage(l); !tt.quiet {
+				l.now = at("12:05:11")
+			}
+			r := l.report(t, checkup.Gate{})
+			if diff := cmp.Diff(tt.want, short(r)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			for _, u := range r.Units {
+				if u.Cause.Reason == checkup.ReasonChanged && !strings.Contains(u.Cause.Message, "before the rules were read (expect.") {
+					t.Errorf("%s does not say what the plan allows: %s", u.Name, u.Cause.Message)
+				}
+			}
+		})
+	}
+}
+
+// TestWhy: a finding about one Service on every node has what decides about its endpoints.
+func TestWhy(t *testing.T) {
+	for service, want := range map[string][]string{
+		"shop/plain": nil,
+		"shop/hints": {"topology hints keep 1 of 2 endpoints to zone-x", "topology hints keep 1 of 2 endpoints to zone-y"},
+		"shop/both-local": {
+			"externalTrafficPolicy is Local: only endpoints on the node itself serve what comes from outside",
+			"internalTrafficPolicy is Local: only endpoints on the node itself serve the cluster IP",
+		},
+		"shop/terminating": {"no endpoint is ready; 2 terminating serve"},
+		"shop/not-ready":   {"no endpoint is ready"},
+	} {
+		t.Run(service, func(t *testing.T) {
+			l := labOf(t, "nftables", specOf())
+			l.each(without(service))
+			found := l.report(t, checkup.Gate{}).Findings
+			if len(found) != 1 || found[0].Cause != checkup.CauseService || found[0].Subject != service || len(found[0].For) < 2 {
+				t.Fatalf("findings %+v", found)
+			}
+			if diff := cmp.Diff(want, found[0].For[2:], cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("after the numbers (-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSample: a run reads the rules of some nodes, and the rounds of a cycle those of all. The report has the round.
+func TestSample(t *testing.T) {
+	spec := specOf(func(s *Spec) { s.Sample = Sample{Nodes: 2, Rotate: true} })
+	plan := planOf(spec)
+	l := labOf(t, "nftables", specOf())
+	r := cluster.Reader{Kubernetes: l.client}
+	s, err := cluster.Survey(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Survey(t.Context(), r, planOf(specOf()), s); err != nil {
+		t.Fatal(err)
+	}
+	if err := Survey(t.Context(), r, plan, s); err == nil || !strings.Contains(err.Error(), "read the last round") {
+		t.Errorf("want that the rounds are read, and cannot be: %v", err)
+	}
+	nodes := map[string]bool{}
+	for run, want := range []string{"round 0 of 2", "round 1 of 2", "round 0 of 2"} {
+		if run > 0 {
+			s.Rounds = append(s.Rounds, history.Round{Plan: plan.Name, Check: "rules", Round: run - 1, Created: at("12:00:00").Add(time.Duration(run))})
+		}
+		w, _, err := Kind.Expand(plan, "rules", s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, source := range w.Sources {
+			nodes[source.Node] = true
+		}
+		want = "the rules of 2 of 3 nodes (" + want + ") for 21 Services: 84 rule sets"
+		if got := strings.Join(summarize(w), "; "); got != want || len(w.Sources) != 2 {
+			t.Errorf("run %d: %s, want %s", run, got, want)
+		}
+		c := Judge(w, nil, nil, checkup.Gate{})
+		if diff := cmp.Diff(&checkup.Coverage{Noun: "node", Possible: 3, Round: run % 2, Rounds: 2, Seed: w.Seed}, c.Coverage); diff != "" {
+			t.Errorf("run %d: coverage (-want +got)\n%s", run, diff)
+		}
+	}
+	if len(nodes) != 3 {
+		t.Errorf("a cycle reads %v", nodes)
+	}
+	if c := l.report(t, checkup.Gate{}); c.Coverage != nil {
+		t.Errorf("all nodes are no sample: %+v", c.Coverage)
 	}
 }
 
@@ -387,7 +655,15 @@ func TestExpand(t *testing.T) {
 			for i := range 5000 {
 				s.Nodes = append(s.Nodes, cluster.Node{Name: fmt.Sprintf("more-%d", i), Ready: corev1.ConditionTrue})
 			}
-		}, "21 Services on 5003 nodes are 210126 units: at most 200000 fit a report: select fewer by services or placement"},
+		}, "21 Services on 5003 nodes are 210126 units: at most 200000 fit a report: select fewer by services, placement or sample.nodes"},
+		{"a sample of many nodes", func(spec *Spec, s *cluster.Snapshot) {
+			for i := range 5000 {
+				s.Nodes = append(s.Nodes, cluster.Node{Name: fmt.Sprintf("more-%d", i), Ready: corev1.ConditionTrue})
+			}
+			spec.Sample.Nodes = 100
+		}, "the rules of 100 of 5003 nodes (round 0 of 51) for 21 Services: 4200 rule sets"},
+		{"a sample of more nodes than there are", func(s *Spec, _ *cluster.Snapshot) { s.Sample.Nodes = 4 },
+			"the rules of 3 nodes for 21 Services: 126 rule sets"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := specOf()
@@ -400,7 +676,7 @@ func TestExpand(t *testing.T) {
 				t.Fatal(err)
 			}
 			tt.change(spec, s)
-			w, _, err := Expand(planOf(spec), "rules", s)
+			w, _, err := Expand(planOf(spec), "rules", s, 0)
 			got := fmt.Sprint(err)
 			if err == nil {
 				got = strings.Join(summarize(w), "; ")
@@ -414,21 +690,27 @@ func TestExpand(t *testing.T) {
 
 // TestExplain: what is widened is shown before a run, and the cost counts the agents.
 func TestExplain(t *testing.T) {
-	l := labOf(t, "nftables", specOf(func(s *Spec) { s.Expect.Allow = []dataplane.Kind{dataplane.WrongMasquerade} }))
+	l := labOf(t, "nftables", specOf(func(s *Spec) {
+		s.Expect.Allow = []dataplane.Kind{dataplane.WrongMasquerade}
+		s.Expect.Stale.Max, s.Sample.Nodes = checkup.Duration(30*time.Second), 2
+	}))
 	var text []string
 	for _, f := range Explain(kind.Explained{Worksheet: l.w}).Fields {
 		text = append(text, f.Name+": "+f.Text)
 	}
-	const want = `services: 21 Services, on 3 nodes: 126 rule sets
+	const want = `services: 21 Services, on 2 nodes: 84 rule sets
+sample: 2 of 3 nodes, round 0 of 2, seed SEED
 reads: the rules that each node's service proxy has written (nftables, iptables), twice, 10s apart, from the kernel; writes none, and sends nothing to Services
-widened: 3 agents on the host network, as root with no capability but NET_ADMIN: the kernel shows rules to nobody else. The root file system is read-only, privileges cannot grow, seccomp is RuntimeDefault, there is no token. The namespace of the run must admit that (label pod-security.kubernetes.io/enforce: privileged). If it does not, this check is unmeasured, and other checks of the plan go on
+widened: 2 agents on the host network, as root with no capability but NET_ADMIN: the kernel shows rules to nobody else. The root file system is read-only, privileges cannot grow, seccomp is RuntimeDefault, there is no token. The namespace of the run must admit that (label pod-security.kubernetes.io/enforce: privileged). If it does not, this check is unmeasured, and other checks of the plan go on
 changes: Services are listed before the first look and after the last one: what differs and has changed is unmeasured
+unmeasured: rules that are stale less than 30s after their Service changed
 allowed: differences that do not fail a rule set: ["masquerade"]`
-	if diff := cmp.Diff(want, strings.Join(text, "\n")); diff != "" {
+	got := strings.Replace(strings.Join(text, "\n"), fmt.Sprint(l.w.Seed), "SEED", 1)
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if c := cost.Of(l.w, planOf(specOf()), ""); c.HostNetwork != 3 || c.Agents != 3 || c.Packets != 0 {
-		t.Errorf("cost %+v, want 3 agents on the host network, and no packet", c)
+	if c := cost.Of(l.w, planOf(specOf()), ""); c.HostNetwork != 2 || c.Agents != 2 || c.Packets != 0 {
+		t.Errorf("cost %+v, want 2 agents on the host network, and no packet", c)
 	}
 }
 
@@ -456,7 +738,7 @@ func TestBounded(t *testing.T) {
 	zip.Close()
 	look := checkup.TableLook{Data: text.Bytes()}
 	fact := tables.Compare(checkup.TableReading{Family: checkup.IPv4, Looks: [checkup.TableLooks]checkup.TableLook{look, look}})
-	if most := 20*(2*dataplane.MaxWords+100) + maxExtra*300; fact.Cause != nil || len(fact.Content) > most {
+	if most := 20*(2*dataplane.MaxWords+300) + maxExtra*300; fact.Cause != nil || len(fact.Content) > most {
 		t.Errorf("%v, %d bytes, want at most %d", fact.Cause, len(fact.Content), most)
 	}
 	var f found

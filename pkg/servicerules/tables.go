@@ -4,6 +4,7 @@ package servicerules
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -11,8 +12,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -39,12 +42,15 @@ type found struct {
 	// Troubled are the Services that differ or were not compared, by index; those that are not listed have the rules that
 	// they must have.
 	Troubled []troubled `json:"troubled,omitempty"`
+	// Followed is the latest change in the API of the Services that are not listed: the proxy knows of it. It is zero if
+	// none is known.
+	Followed time.Time `json:"followed,omitzero"`
 	// Extra is about rules of Services that do not exist.
 	Extra extra `json:"extra,omitzero"`
 }
 
-// troubled is a Service that is not as it has to be on a node, in a family. If none of Missing, Unread and Gone is set,
-// it has other rules than it must have.
+// troubled is a Service that is not as it has to be on a node, in a family. If none of Missing, Unread, Gone and Young is
+// set, it has other rules than it must have.
 type troubled struct {
 	Service int `json:"s"`
 	// Missing: the node has no rules for the Service.
@@ -53,8 +59,30 @@ type troubled struct {
 	Unread bool `json:"unread,omitempty"`
 	// Gone: the Service was not there when the rules were read.
 	Gone bool `json:"gone,omitempty"`
-	// Text has the first differences in words. It is empty for all but the first of a node.
-	Text string `json:"text,omitempty"`
+	// Young is the first dimension whose allowance covers a difference, if allowances cover all of them.
+	Young dimension `json:"young,omitempty"`
+	// Changed is when the Service, or its EndpointSlice of the family, changed last before the rules were read, by the API
+	// server's clock, and Age for how long that had been so, at least, when they were read again. They are zero if that is
+	// not known.
+	Changed time.Time        `json:"changed,omitzero"`
+	Age     checkup.Duration `json:"age,omitempty"`
+	// Of are the dimensions of the differences, each once, without those of settings (allowable) and those that no time
+	// makes right.
+	Of []dimension `json:"of,omitempty"`
+	// Protocol of all frontends that differ; empty if they have several.
+	Protocol nodestate.Protocol `json:"protocol,omitempty"`
+	// Differ are the first differences, of which More follow. Both, and Choice, are left out for all but the first
+	// Services of a node.
+	Differ []differs `json:"differ,omitempty"`
+	More   int       `json:"more,omitempty"`
+	// Choice is how the node must choose among the endpoints of the first port that differs; nil if there is no such port.
+	Choice *nodestate.Choice `json:"choice,omitempty"`
+}
+
+// differs is a difference in words. Gone: it is an endpoint or an address that the rules have and the API has not.
+type differs struct {
+	Text string `json:"text"`
+	Gone bool   `json:"gone,omitempty"`
 }
 
 // extra is what rules serve that no Service has.
@@ -71,8 +99,10 @@ type extra struct {
 }
 
 const (
-	// maxTexts is of how many Services of a node and family the differences are recorded in words.
-	maxTexts = 100
+	// maxTexts is of how many Services of a node and family the differences are recorded in words, and mostWords how many
+	// of each.
+	maxTexts  = 100
+	mostWords = 2
 	// maxExtra is how many names of Services that do not exist are recorded of a node and family.
 	maxExtra = 20
 )
@@ -93,7 +123,15 @@ func keyOf(service string, f checkup.IPFamily) string { return service + " " + s
 
 // Tables lists Services and EndpointSlices, and returns what compares the tables of agents with them. If they cannot be
 // listed, every fact says why.
+//
+// It also asks for the API server's time. Without it, nothing is known of how long ago Services changed.
 func Tables(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet) kind.Tables {
+	return tablesOf(ctx, c, w, cluster.Reader{Kubernetes: c}.Now)
+}
+
+func tablesOf(
+	ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet, clock func(context.Context) (time.Time, error),
+) kind.Tables {
 	sheet, err := SheetOf(w)
 	if err != nil {
 		return unknown(err)
@@ -103,6 +141,9 @@ func Tables(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet) k
 		return unknown(err)
 	}
 	t := &tables{w: w, sheet: sheet, digests: services.Digests(before.ServiceObjects, before.EndpointSlices)}
+	if t.now, err = clock(ctx); err == nil {
+		t.changes = changesOf(before, t.now)
+	}
 	if t.cluster, err = nodestate.New(nodestate.Options{}); err != nil {
 		return unknown(err)
 	}
@@ -173,6 +214,66 @@ type tables struct {
 	sheet   *Sheet
 	cluster *nodestate.Cluster
 	digests map[services.FamilyKey]string
+	// now is the API server's time after the first list. changes has the Services of which it is known when they changed.
+	now     time.Time
+	changes map[services.FamilyKey]change
+}
+
+// change is the last change of a Service or its EndpointSlices of a family that the API shows.
+type change struct {
+	at time.Time
+	// slices is their number.
+	slices int
+}
+
+// changesOf returns when Services changed, by what the API server has noted in the objects. A Service is left out if one
+// of its objects has no time, or one later than now: somebody else has written it.
+func changesOf(s *cluster.Snapshot, now time.Time) map[services.FamilyKey]change {
+	all := map[services.FamilyKey]change{}
+	wrong := func(at time.Time) bool { return at.IsZero() || at.After(now) }
+	for i := range s.ServiceObjects {
+		o := &s.ServiceObjects[i]
+		if at := cluster.WrittenAt(o.ObjectMeta); !wrong(at) {
+			for _, f := range checkup.IPFamilies {
+				all[services.FamilyKey{Service: o.Namespace + "/" + o.Name, Family: f}] = change{at: at}
+			}
+		}
+	}
+	unknown := map[services.FamilyKey]bool{}
+	for i := range s.EndpointSlices {
+		o := &s.EndpointSlices[i]
+		key := services.FamilyKey{
+			Service: o.Namespace + "/" + o.Labels[discoveryv1.LabelServiceName], Family: checkup.IPFamily(o.AddressType),
+		}
+		c, ok := all[key]
+		if !ok {
+			continue
+		}
+		at := cluster.WrittenAt(o.ObjectMeta)
+		unknown[key] = unknown[key] || wrong(at)
+		if c.slices++; at.After(c.at) {
+			c.at = at
+		}
+		all[key] = c
+	}
+	maps.DeleteFunc(all, func(key services.FamilyKey, _ change) bool { return unknown[key] })
+	return all
+}
+
+const (
+	// clockTick is what the API server's clock and its notes round off.
+	clockTick = time.Second
+	// longestAge is that of a Service that is older.
+	longestAge = 100 * 365 * 24 * time.Hour
+)
+
+// age is for how long, at least, the state of a Service had been what it was when the rules were read again: not before
+// the interval after now. It is 0 if that is not known.
+func (t *tables) age(c change) checkup.Duration {
+	if c.at.IsZero() {
+		return 0
+	}
+	return checkup.Duration(min(max(0, t.now.Sub(c.at)-clockTick), longestAge)) + t.w.Tables.Interval
 }
 
 // changed names the Services whose digests are not what they were, were added or removed, sorted.
@@ -211,8 +312,11 @@ func (t *tables) compare(r checkup.TableReading) checkup.Fact {
 		return factOf(unit, nil, &checkup.Cause{Stage: checkup.StageRules,
 			Message: "the node has rules of kube-proxy in one of two looks: they were written or removed meanwhile"})
 	}
-	f := t.sort(first, last, state, r.Family)
+	f := t.sort(first, last, state, t.w.Sources[r.Source].Node, r.Family)
 	f.None, f.Mode, f.Legacy, f.Others = last.proxy.None, last.proxy.Mode, last.proxy.Legacy, last.proxy.Others
+	if f.None {
+		f.Followed = time.Time{}
+	}
 	return factOf(unit, f, nil)
 }
 
@@ -257,7 +361,7 @@ func (l *look) read(
 }
 
 // sort assigns the differences that are in both looks to Services.
-func (t *tables) sort(first, last look, state []*nodestate.ServiceEndpoints, f checkup.IPFamily) found {
+func (t *tables) sort(first, last look, state []*nodestate.ServiceEndpoints, node string, f checkup.IPFamily) found {
 	out := found{Frontends: last.frontends}
 	exists := map[string]bool{}
 	for _, s := range state {
@@ -271,6 +375,8 @@ func (t *tables) sort(first, last look, state []*nodestate.ServiceEndpoints, f c
 		if slices.Contains(s.Families, f) {
 			index[s.Name] = i
 			of[i].gone = !exists[s.Name]
+			of[i].change = t.changes[services.FamilyKey{Service: s.Name, Family: f}]
+			of[i].age = t.age(of[i].change)
 		}
 	}
 	var others mismatch
@@ -298,15 +404,21 @@ func (t *tables) sort(first, last look, state []*nodestate.ServiceEndpoints, f c
 	}
 	for _, d := range dataplane.Both(first.differences, last.differences) {
 		m := service(&d)
-		if m == nil || slices.Contains(t.sheet.Allow, d.Kind) {
+		if m == nil || slices.Contains(t.sheet.Expect.Allow, d.Kind) {
 			continue
 		}
+		is := t.dimension(&d)
+		words := differs{Text: d.Words(exists[d.Service])}
+		words.Gone = is == stale && (d.Kind == dataplane.EndpointExtra || d.Kind == dataplane.Extra)
 		if t.unread(&d) {
-			m.words = append(m.words, d.Words(exists[d.Service]))
+			m.words = append(m.words, words)
 			continue
 		}
-		m.differ = append(m.differ, d.Words(exists[d.Service]))
-		m.missing = m.missing || d.Kind == dataplane.Missing && d.Whole
+		if m.age > 0 && m.age < t.sheet.Expect.allowed(is) {
+			m.young, m.youngIs = append(m.young, words), cmp.Or(m.youngIs, is)
+			continue
+		}
+		m.add(&d, words, is)
 		if m != &others {
 			continue
 		}
@@ -319,26 +431,36 @@ func (t *tables) sort(first, last look, state []*nodestate.ServiceEndpoints, f c
 	for i := range of {
 		m := &of[i]
 		is := troubled{Service: i, Gone: m.gone}
+		var differ []differs
 		switch {
 		case m.gone:
 		case len(m.differ) > 0:
-			is.Missing, is.Text = m.missing, several(m.differ)
+			is.Missing, is.Of, is.Protocol, differ = m.missing, m.of, m.protocol, m.differ
+			if m.change.slices == 1 { // one that was deleted beside others leaves no time
+				is.Changed, is.Age = m.change.at, m.age
+			}
 		case m.unread && m.in[0] && m.in[1]:
-			is.Unread, is.Text = true, several(m.words)
+			is.Unread, differ = true, m.words
+		case len(m.young) > 0:
+			is.Young, differ = m.youngIs, m.young
 		default:
+			if _, read := index[t.sheet.Services[i].Name]; read && m.change.at.After(out.Followed) {
+				out.Followed = m.change.at
+			}
 			continue
 		}
-		if len(out.Troubled) >= maxTexts {
-			is.Text = ""
+		if len(out.Troubled) < maxTexts {
+			is.Differ, is.More = differ[:min(len(differ), mostWords)], max(0, len(differ)-mostWords)
+			is.Choice = t.choice(m.first, node, f)
 		}
 		out.Troubled = append(out.Troubled, is)
 	}
 	out.Extra.Services = slices.Sorted(maps.Keys(names))
 	out.Extra.Unread = others.unread && others.in[0] && others.in[1]
 	if len(others.differ) > 0 {
-		out.Extra.Text = several(others.differ)
+		out.Extra.Text = several(texts(others.differ))
 	} else if out.Extra.Unread {
-		out.Extra.Text = several(others.words)
+		out.Extra.Text = several(texts(others.words))
 	}
 	return out
 }
@@ -347,7 +469,73 @@ func (t *tables) sort(first, last look, state []*nodestate.ServiceEndpoints, f c
 type mismatch struct {
 	gone, missing, unread bool
 	in                    [checkup.TableLooks]bool // whether anything differs in each look
-	differ, words         []string
+	change                change
+	age                   checkup.Duration
+	// differ are the differences that fail, first is the first one, of and protocol as in troubled. young are those that
+	// the plan allows so soon after a change, youngIs the dimension of the first one. words are about rules that were not
+	// understood.
+	differ, young, words []differs
+	first                *dataplane.Difference
+	of                   []dimension
+	protocol             nodestate.Protocol
+	youngIs              dimension
+}
+
+// add adds a difference that fails.
+func (m *mismatch) add(d *dataplane.Difference, words differs, is dimension) {
+	for i, place := range d.At {
+		switch p := nodestate.Protocol(place.Protocol); {
+		case i == 0 && m.first == nil:
+			m.protocol = p
+		case m.protocol != p:
+			m.protocol = ""
+		}
+	}
+	if m.first == nil {
+		m.first = d
+	}
+	m.differ = append(m.differ, words)
+	m.missing = m.missing || d.Kind == dataplane.Missing && d.Whole
+	if is != always && !slices.Contains(allowable, d.Kind) && !slices.Contains(m.of, is) {
+		m.of = append(m.of, is)
+	}
+}
+
+// dimension is that of a difference.
+func (t *tables) dimension(d *dataplane.Difference) dimension {
+	switch d.Kind {
+	case dataplane.Missing, dataplane.EndpointMissing:
+		return lacking
+	case dataplane.WrongAction:
+		if d.Want == string(dataplane.Forward) {
+			return lacking
+		}
+		return stale
+	case dataplane.EndpointExtra:
+		namespace, name, _ := strings.Cut(d.Service, "/")
+		if t.cluster.Names(namespace, name, nodestate.IPFamily(d.Family), d.Endpoint) {
+			return excluded
+		}
+		return stale
+	case dataplane.Extra, dataplane.WrongService, dataplane.WrongPort, dataplane.WrongAffinity, dataplane.WrongSources,
+		dataplane.WrongMasquerade:
+		return stale
+	}
+	return always
+}
+
+// choice is how a node must choose among the endpoints of the port of a difference; nil if there is none, or no such
+// port.
+func (t *tables) choice(d *dataplane.Difference, node string, f checkup.IPFamily) *nodestate.Choice {
+	if d == nil {
+		return nil
+	}
+	namespace, name, _ := strings.Cut(d.Service, "/")
+	choice, ok := t.cluster.Choice(node, namespace, name, nodestate.IPFamily(f), d.PortName, nodestate.Protocol(d.At[0].Protocol))
+	if !ok {
+		return nil
+	}
+	return &choice
 }
 
 // unread reports whether a difference says nothing about the rules: some were not understood, or they lead to a Service
@@ -362,11 +550,24 @@ func (t *tables) listed(service string) bool {
 	return slices.Contains(t.sheet.Namespaces, "") || service != "" && slices.Contains(t.sheet.Namespaces, namespace)
 }
 
-// several is the first two of several texts, and how many more there are.
-func several(texts []string) string {
-	const most = 2
-	if len(texts) <= most {
-		return strings.Join(texts, "; ")
+// texts are the words of differences.
+func texts(of []differs) []string {
+	var all []string
+	for _, d := range of {
+		all = append(all, d.Text)
 	}
-	return fmt.Sprintf("%s; and %d more", strings.Join(texts[:most], "; "), len(texts)-most)
+	return all
+}
+
+// several is the first of several texts, and how many more there are.
+func several(texts []string) string {
+	return andMore(texts[:min(len(texts), mostWords)], len(texts)-mostWords)
+}
+
+func andMore(texts []string, more int) string {
+	text := strings.Join(texts, "; ")
+	if more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
 }

@@ -7,6 +7,7 @@
 //	state.go     what each node has to do, by pkg/nodestate; AskAfter: what changed while it was measured
 //	sample.go    which addresses each node measures
 //	expand.go    Expand: the worksheet; sheet.go: what it has of this kind, the expectation of each pair
+//	why.go       Why: which policies and hints decide
 //	again.go     Again: the pairs that are measured a second time
 //	judge.go     Judge: what was measured against what is expected
 //	findings.go  which node, Service or family explains the failed pairs

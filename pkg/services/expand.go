@@ -216,10 +216,10 @@ func write(w *checkup.Worksheet, sheet *Sheet, nodes []cluster.Node, tolerations
 		target   int
 		expected Expectation
 	}
-	assigned := make([][]pair, len(nodes))
+	assigned, zones := make([][]pair, len(nodes)), examples(nodes)
 	for i, n := range nodes {
 		w.Sources = append(w.Sources, checkup.Endpoint{
-			Node: n.Name, NodeUID: n.UID, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations,
+			Node: n.Name, NodeUID: n.UID, Zone: zoneOf(n), Tolerations: tolerations,
 		})
 		var internal map[portKey]Expectation
 		for _, index := range sampled[i] {
@@ -241,7 +241,10 @@ func write(w *checkup.Worksheet, sheet *Sheet, nodes []cluster.Node, tolerations
 				peer := &checkup.Peer{Host: a.host, Port: a.number, Family: a.family, Transport: checkup.TCP}
 				targets = append(targets, target{
 					checkup.Endpoint{Node: key.node, Label: a.service + " " + peer.Address(), Peer: peer},
-					Target{Service: a.service, Port: a.port, Address: a.kind, Endpoints: a.endpoints, State: a.state},
+					Target{
+						Service: a.service, Port: a.port, Address: a.kind, Endpoints: a.endpoints, State: a.state,
+						Why: states.why(&a, zones),
+					},
 				})
 			}
 			assigned[i] = append(assigned[i], pair{at[key], a.expected})
@@ -277,6 +280,8 @@ func write(w *checkup.Worksheet, sheet *Sheet, nodes []cluster.Node, tolerations
 		}
 	}
 }
+
+func zoneOf(n cluster.Node) string { return n.Labels[corev1.LabelTopologyZone] }
 
 // hostOf returns the first internal address of a node of a family, at which node ports answer in every configuration of
 // kube-proxy but one with other prefixes in --nodeport-addresses; empty if it has none.

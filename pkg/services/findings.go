@@ -106,7 +106,7 @@ func (x *explanation) Idle(i int) bool {
 	return x.Outcomes[i].Verdict == checkup.Pass && x.sheet.Expects(x.Worksheet, x.Outcomes[i].Pair) == Dropped
 }
 
-// For returns how many pairs work elsewhere, and how many endpoints a Service has.
+// For returns how many pairs work elsewhere, how many endpoints a Service has, and what decides which of them are used.
 func (x *explanation) For(cause checkup.FindingCause, failed []int, elsewhere int) []string {
 	var lines []string
 	if elsewhere > 0 {
@@ -115,6 +115,13 @@ func (x *explanation) For(cause checkup.FindingCause, failed []int, elsewhere in
 	n := x.sheet.Targets[x.Outcomes[failed[0]].Pair.Target].Endpoints
 	if cause == checkup.CauseService && n > 0 {
 		lines = append(lines, fmt.Sprintf("the Service has %s", checkup.Count(n, "usable endpoint")))
+	}
+	if cause == checkup.CauseService {
+		var why []Chosen
+		for _, i := range failed {
+			why = append(why, x.sheet.Targets[x.Outcomes[i].Pair.Target].Why...)
+		}
+		lines = append(lines, Why(why)...)
 	}
 	return lines
 }

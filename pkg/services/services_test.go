@@ -392,6 +392,86 @@ func TestFindings(t *testing.T) {
 	}
 }
 
+// TestWhy: a finding about one Service from every node has the policy or the hints that decide.
+func TestWhy(t *testing.T) {
+	zoned := func(t *town, name string) {
+		for i := range t.EndpointSlices {
+			if s := &t.EndpointSlices[i]; s.Labels[discoveryv1.LabelServiceName] == name {
+				for k := range s.Endpoints {
+					s.Endpoints[k].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: []string{"zone-a", "zone-b"}[k%2]}}}
+				}
+			}
+		}
+	}
+	ending := func(t *town, name string) {
+		for i := range t.EndpointSlices {
+			if s := &t.EndpointSlices[i]; s.Labels[discoveryv1.LabelServiceName] == name {
+				s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
+				s.Endpoints[1].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false)}
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		town   func(*town)
+		change []func(*corev1.Service)
+		want   []string
+	}{
+		{name: "all ready endpoints", want: []string{"the Service has 3 usable endpoints"}},
+		{name: "a policy", change: []func(*corev1.Service){local}, want: []string{
+			"internalTrafficPolicy is Local: only endpoints on the node itself serve the cluster IP",
+		}},
+		{name: "hints", town: func(t *town) { zoned(t, "s0") }, want: []string{
+			"the Service has 3 usable endpoints", "topology hints keep 2 of 3 endpoints to zone-a", "topology hints keep 1 of 3 endpoints to zone-b",
+		}},
+		{name: "a policy and hints", change: []func(*corev1.Service){local}, town: func(t *town) { zoned(t, "s0") }, want: []string{
+			"internalTrafficPolicy is Local: only endpoints on the node itself serve the cluster IP",
+		}},
+		{name: "a policy for others", change: []func(*corev1.Service){func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal
+		}}, want: []string{"the Service has 3 usable endpoints"}},
+		{name: "one that terminates", town: func(t *town) {
+			for i := range t.EndpointSlices {
+				t.EndpointSlices[i].Endpoints = t.EndpointSlices[i].Endpoints[:2]
+			}
+			ending(t, "s0")
+		}, want: []string{"the Service has 1 usable endpoint", "no endpoint is ready; 1 terminating serves"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			town := townOf(4)
+			for i := range town.Nodes {
+				town.Nodes[i].Labels = map[string]string{corev1.LabelTopologyZone: []string{"zone-a", "zone-b"}[i%2]}
+			}
+			for i := range 3 {
+				var changes []func(*corev1.Service)
+				if i == 0 {
+					changes = tt.change
+				}
+				town.service(fmt.Sprintf("s%d", i), changes, "n0", "n1", "n2")
+			}
+			if tt.town != nil {
+				tt.town(town)
+			}
+			w := expanded(t, specOf(), town)
+			wrong := func(_, to string, right answer) answer {
+				if strings.HasPrefix(to, "shop/s0") {
+					return noRoute
+				}
+				return right
+			}
+			r := measure(t, w, wrong)
+			look(t, w, r, wrong)
+			report := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
+			if len(report.Findings) != 1 || report.Findings[0].Subject != "shop/s0" || len(report.Findings[0].For) < 2 {
+				t.Fatalf("findings %+v", report.Findings)
+			}
+			if diff := cmp.Diff(tt.want, report.Findings[0].For[1:]); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestAskAfter: what changed is found, also if it was undone; what did not is not. A failed request is a cause.
 func TestAskAfter(t *testing.T) {
 	tests := []struct {

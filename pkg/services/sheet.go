@@ -30,6 +30,8 @@ type Target struct {
 	Address Address `json:"address"`
 	// Endpoints is the number of endpoints in the cluster that may be used.
 	Endpoints int `json:"endpoints"`
+	// Why has what decides which of them nodes may use, of some nodes as examples; nil if nodes use all that are ready.
+	Why []Chosen `json:"why,omitempty"`
 	// State is a digest of the Service and its EndpointSlices of one family, as setup read them.
 	State string `json:"state"`
 }

@@ -22,8 +22,8 @@ import (
 
 // states computes the states of nodes from a snapshot.
 type states struct {
-	// all has what all nodes have in common: every Service, and no node. local has only the Services of which traffic
-	// to the cluster IP must stay on the node, and the nodes.
+	// all has every Service. local has only the Services of which traffic to the cluster IP must stay on the node. Both
+	// have the nodes.
 	all, local *nodestate.Cluster
 }
 
@@ -60,6 +60,7 @@ func statesOf(s *cluster.Snapshot) (*states, error) {
 			node.Status.Addresses = append(node.Status.Addresses,
 				corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
 		}
+		all.SetNode(node)
 		local.SetNode(node)
 	}
 	return &states{all: all, local: local}, nil
