@@ -145,7 +145,7 @@ func (c *command) wait(t *testing.T) int {
 func (c *command) started(t *testing.T) string {
 	t.Helper()
 	var name string
-	eventually(t, time.Minute, func() error {
+	eventually(t, 2*time.Minute, func() error {
 		for line := range strings.Lines(c.stderr.String()) {
 			if _, err := fmt.Sscanf(line, "started PipelineRun %s in namespace", &name); err == nil {
 				return nil

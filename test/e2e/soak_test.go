@@ -334,6 +334,7 @@ func TestSoakRolling(t *testing.T) {
 	var pass, other, runs int
 	unmeasured := map[string]int{} // by check
 	for i := range *rollingRuns {
+		began := time.Now()
 		c := start(t, "run", plans, "--plan", "rolling", "--output", "json", "--namespace", runsNamespace)
 		_ = c.Wait()
 		r, err := readReport(c)
@@ -342,6 +343,7 @@ func TestSoakRolling(t *testing.T) {
 			continue
 		}
 		runs++
+		t.Logf("run %d: %s, after %s", i+1, r.Summary, time.Since(began).Round(time.Second))
 		for _, check := range r.Checks {
 			unmeasured[check.Name] += check.Counts.Unmeasured
 			listed := 0
