@@ -125,6 +125,8 @@ type Observation struct {
 	// RTTs are the round-trip delays of the answered measurements in
 	// microseconds, in the order in which they were sent.
 	RTTs []int64 `json:"rtts,omitempty"`
+	// Connects are the parts of RTTs, in microseconds and in the same order, that the TCP connect took; only of dns-tcp.
+	Connects []int64 `json:"connects,omitempty"`
 	// Kernel says that all RTTs come from kernel timestamps. They then exclude the time
 	// that the agent spent and, for udp, the time that the responder spent (RFC 5357,
 	// section 4.2.1). It is never true for http, nor for tcp with a size.

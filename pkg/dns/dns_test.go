@@ -299,7 +299,7 @@ func TestJudge(t *testing.T) {
 		{wrong, checkup.RunFail, 1, 0, "answered NXDOMAIN"},
 		{servfail, checkup.RunFail, 1, 0, "answered SERVFAIL"},
 		{silent, checkup.RunFail, 1, 0, "timed out after 2s, twice"},
-		{lossy, checkup.RunFail, 1, 0, "libc resolvers ask again after 5s"},
+		{lossy, checkup.RunFail, 1, 0, "a pod's resolver waits 5s before it asks again"},
 		{missing, checkup.RunInconclusive, 0, 1, "the agent exited without reporting this pair"},
 	}
 	for _, tt := range tests {
@@ -329,8 +329,19 @@ func TestJudge(t *testing.T) {
 			if tt.fail > 0 && u.Confirmation != checkup.Confirmed {
 				t.Errorf("confirmation %q", u.Confirmation)
 			}
+			if quoted := strings.Join(findingsFor(report), "\n"); (tt.fail > 0 && tt.answer != silent) != strings.Contains(quoted, tt.message) {
+				t.Errorf("evidence %q: want %q unless nothing is answered", quoted, tt.message)
+			}
 		})
 	}
+}
+
+// findingsFor is the evidence for all findings.
+func findingsFor(r checkup.CheckReport) (lines []string) {
+	for _, f := range r.Findings {
+		lines = append(lines, f.For...)
+	}
+	return lines
 }
 
 // TestChanged: a wrong answer about a Service that changed, and any failure of a server of which the DNS Service
@@ -512,8 +523,37 @@ func TestBlocks(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
+	stages := map[string]float64{} // p50
+	for _, row := range blocks[1].Table.Rows {
+		stages[row[0].Text+" "+row[1].Text+" "+row[2].Text] = *row[3].Number
+	}
+	if diff := cmp.Diff(map[string]float64{"resolver TCP connect": 101, "resolver TCP answer": 209, "resolver UDP answer": 310}, stages); diff != "" {
+		t.Errorf("stages (-want +got):\n%s", diff)
+	}
 	if last := blocks[len(blocks)-1].Note; !strings.Contains(last, fmt.Sprintf("%.0f answers did not fit in a datagram", n)) {
 		t.Errorf("note %q", last)
+	}
+}
+
+// TestStages: only what is a part of a delay is believed.
+func TestStages(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		rtts, connects []int64
+		want           []int64 // of the answers
+	}{
+		{"over TCP", []int64{300, 310}, []int64{100, 310}, []int64{200, 0}},
+		{"over UDP", []int64{300, 310}, nil, nil},
+		{"too few", []int64{300, 310}, []int64{100}, nil},
+		{"too long", []int64{300}, []int64{301}, nil},
+		{"negative", []int64{300}, []int64{-1}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			connects, answers := stages(&checkup.Observation{RTTs: tt.rtts, Connects: tt.connects})
+			if diff := cmp.Diff(tt.want, answers); diff != "" || (tt.want == nil) != (connects == nil) {
+				t.Errorf("connects %v, answers (-want +got):\n%s", connects, diff)
+			}
+		})
 	}
 }
 

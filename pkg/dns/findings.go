@@ -253,11 +253,12 @@ func (x *explanation) where(measured, failed []int) string {
 	return checkup.SomeOf(nodes, "node")
 }
 
-// answers quotes the most frequent cause of pairs that fail by what was answered; empty if there are none.
+// answers quotes the most frequent cause of pairs that fail by what was answered, or because datagrams were lost; empty
+// if there are none.
 func (x *explanation) answers(failed []int) string {
 	n := map[string]int{}
 	for _, i := range failed {
-		if x.isWrong(i) {
+		if x.isWrong(i) || x.Outcomes[i].Cause.Reason == checkup.ReasonRepeated {
 			n[x.Outcomes[i].Cause.Message]++
 		}
 	}

@@ -79,7 +79,11 @@ func label(u *checkup.Unit, w *checkup.Worksheet, sheet *Sheet) {
 }
 
 // extras are what observations have beside the numbers of all pairs.
-type extras struct{ repeated, truncated int }
+type extras struct {
+	repeated, truncated int
+	// connects and answers are the two parts of each delay over TCP; nil over UDP.
+	connects, answers []int64
+}
 
 // extrasOf adds up the first look's, by pair. An agent may report any number: none is above what was sent.
 func extrasOf(record *checkup.Record) map[checkup.Pair]extras {
@@ -89,21 +93,42 @@ func extrasOf(record *checkup.Record) map[checkup.Pair]extras {
 	}
 	for _, o := range record.Observations {
 		most := func(n int) int { return min(max(n, 0), max(o.Sent, 0)) }
-		of[o.Pair] = extras{most(o.Repeated), most(o.Truncated)}
+		x := extras{repeated: most(o.Repeated), truncated: most(o.Truncated)}
+		x.connects, x.answers = stages(&o)
+		of[o.Pair] = x
 	}
 	return of
 }
 
-// blocks say how each server does over each transport, and how the questions do of which not all pairs passed.
-func blocks(j *judge.Judgement, sheet *Sheet, record *checkup.Record) []checkup.Block {
-	type row struct {
-		server    string
-		family    checkup.IPFamily
-		transport checkup.Transport
+// stages splits the delays of an observation into those of the TCP connect and of the answer after it; nil if it does
+// not have the former, or if they are not parts of the delays.
+func stages(o *checkup.Observation) (connects, answers []int64) {
+	if len(o.Connects) != len(o.RTTs) {
+		return nil, nil
 	}
+	for i, connect := range o.Connects {
+		if connect < 0 || connect > o.RTTs[i] {
+			return nil, nil
+		}
+		answers = append(answers, o.RTTs[i]-connect)
+	}
+	return o.Connects, answers
+}
+
+// row is a server over one transport.
+type row struct {
+	server    string
+	family    checkup.IPFamily
+	transport checkup.Transport
+}
+
+// blocks say how each server does over each transport, with the delays of each stage, and how the questions do of which
+// not all pairs passed.
+func blocks(j *judge.Judgement, sheet *Sheet, record *checkup.Record) []checkup.Block {
 	of := extrasOf(record)
 	counts, questions := map[row]checkup.Counts{}, map[string]checkup.Counts{}
 	sums, delays := map[row]extras{}, map[row][][]int64{}
+	connects, answers := map[row][][]int64{}, map[row][][]int64{}
 	truncated := 0
 	for i := range j.Outcomes {
 		o := &j.Outcomes[i]
@@ -116,9 +141,10 @@ func blocks(j *judge.Judgement, sheet *Sheet, record *checkup.Record) []checkup.
 		questions[t.Question] = judge.Sum(questions[t.Question], judge.Counted(o.Verdict))
 		if o.Verdict != checkup.Unmeasured {
 			x := of[o.Pair]
-			sums[at] = extras{sums[at].repeated + x.repeated, sums[at].truncated + x.truncated}
+			sums[at] = extras{repeated: sums[at].repeated + x.repeated, truncated: sums[at].truncated + x.truncated}
 			truncated += x.truncated
 			delays[at] = append(delays[at], o.RTTs)
+			connects[at], answers[at] = append(connects[at], x.connects), append(answers[at], x.answers)
 		}
 	}
 	var rows []row
@@ -147,6 +173,9 @@ func blocks(j *judge.Judgement, sheet *Sheet, record *checkup.Record) []checkup.
 		})
 	}
 	all := []checkup.Block{{Title: "DNS servers", Table: table}}
+	if table := stageTable(rows, delays, connects, answers); len(table.Rows) > 0 {
+		all = append(all, checkup.Block{Title: "Delays of DNS servers by stage", Table: table})
+	}
 	// If all questions are among them, they are not what is wrong.
 	if table := troubled(questions); len(table.Rows) > 0 && len(table.Rows) < len(questions) {
 		all = append(all, checkup.Block{Title: fmt.Sprintf("Questions (%d)", len(questions)), Table: table})
@@ -156,6 +185,33 @@ func blocks(j *judge.Judgement, sheet *Sheet, record *checkup.Record) []checkup.
 			checkup.Count(truncated, "answer"))})
 	}
 	return all
+}
+
+// stageTable has the delays of each stage: over UDP from the question to the answer, over TCP of the connect and from
+// then to the answer.
+func stageTable(rows []row, delays, connects, answers map[row][][]int64) *checkup.Table {
+	table := &checkup.Table{Noun: "stage", Columns: []checkup.Column{
+		{Name: "server"}, {Name: "over"}, {Name: "stage"}, {Name: "p50", Measure: checkup.MeasureMicroseconds},
+		{Name: "p90", Measure: checkup.MeasureMicroseconds}, {Name: "p99", Measure: checkup.MeasureMicroseconds},
+		{Name: "max", Measure: checkup.MeasureMicroseconds},
+	}}
+	add := func(at row, stage string, of [][]int64) {
+		if d := judge.DelayOf(of); d != nil {
+			table.Rows = append(table.Rows, []checkup.Cell{
+				checkup.Text(at.server), checkup.Text(over(at.transport)), checkup.Text(stage), checkup.Number(d.P50),
+				checkup.Number(d.P90), checkup.Number(d.P99), checkup.Number(d.Max),
+			})
+		}
+	}
+	for _, at := range rows {
+		if at.transport != checkup.DNSTCP {
+			add(at, "answer", delays[at])
+			continue
+		}
+		add(at, "connect", connects[at])
+		add(at, "answer", answers[at])
+	}
+	return table
 }
 
 // troubled has the questions of which not all pairs passed, the worst first.

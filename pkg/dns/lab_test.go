@@ -203,7 +203,7 @@ func measure(tb testing.TB, w *checkup.Worksheet, network func(asked) answer) *c
 			o.Received = n
 		case lossy:
 			o.Received, o.Repeated = n-n/3, n/3
-			fail(checkup.ReasonRepeated, "no answer within 2s, but one when asked again: libc resolvers ask again after 5s")
+			fail(checkup.ReasonRepeated, "lost: no answer within 2s, but one when asked again; a pod's resolver waits 5s before it asks again")
 		case wrong:
 			fail(checkup.ReasonWrong, "answered NXDOMAIN, must be another answer")
 		case servfail:
@@ -213,6 +213,9 @@ func measure(tb testing.TB, w *checkup.Worksheet, network func(asked) answer) *c
 		}
 		for i := range o.Received {
 			o.RTTs = append(o.RTTs, int64(300+10*i))
+			if transport == TCP {
+				o.Connects = append(o.Connects, int64(100+i))
+			}
 		}
 		r.Observations = append(r.Observations, o)
 		r.Sources[p.Source].End.Observations++

@@ -245,6 +245,7 @@ func (s *Source) observation(o *checkup.Observation) *checkup.Observation {
 // bound cuts what is more than was ordered. One more than that is kept, so that it shows.
 func (p *pair) bound(o *checkup.Observation) {
 	o.RTTs = o.RTTs[:min(len(o.RTTs), p.count+1)]
+	o.Connects = o.Connects[:min(len(o.Connects), p.count+1)]
 	o.Flows = o.Flows[:min(len(o.Flows), checkup.MaxFlows+1)]
 	o.SeenAs = clip(o.SeenAs)
 	o.Answerers = o.Answerers[:min(len(o.Answerers), p.count+1)]

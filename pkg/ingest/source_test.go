@@ -210,6 +210,7 @@ func TestLongReports(t *testing.T) {
 	m := observed(0, 1, 2)
 	ordered := w.Measurements(m.Observation.Pair)
 	m.Observation.RTTs = make([]int64, 10_000)
+	m.Observation.Connects = make([]int64, 10_000)
 	m.Observation.Flows = make([]checkup.Flow, 10_000)
 	m.Observation.Later = make([]string, 10_000)
 	m.Observation.Failure, m.Observation.Unmeasured = &long, &forged
@@ -220,6 +221,9 @@ func TestLongReports(t *testing.T) {
 	o := got.Observation
 	if len(o.RTTs) != ordered+1 || len(o.Flows) != checkup.MaxFlows+1 || len(o.Failure.Message) > MaxMessage+3 {
 		t.Errorf("%d delays, %d flows and a message of %d bytes are kept", len(o.RTTs), len(o.Flows), len(o.Failure.Message))
+	}
+	if len(o.Connects) != ordered+1 {
+		t.Errorf("%d delays of connects are kept, want one more than the %d that were ordered", len(o.Connects), ordered)
 	}
 	if len(o.Later) != checkup.IdleTries {
 		t.Errorf("%d answers after the session affinity are kept, want those of %d tries", len(o.Later), checkup.IdleTries)

@@ -14,7 +14,7 @@ import (
 )
 
 // TestDocs checks that docs/report.md names all that a report may say, and that
-// what it shows of reports is from testdata.
+// what it shows of reports is from testdata: of simulated networks, and, in testdata/real, of runs of end-to-end tests.
 func TestDocs(t *testing.T) {
 	b, err := os.ReadFile("../../docs/report.md")
 	if err != nil {
@@ -67,7 +67,24 @@ func TestDocs(t *testing.T) {
 		}
 		goldens.Write(b)
 	}
-	for _, name := range []string{"docs/report.md", "docs/dns.md", "docs/service-canary.md"} {
+	paths, err = filepath.Glob("testdata/real/*.json")
+	if err != nil || len(paths) == 0 {
+		t.Fatal("no reports of real runs:", err)
+	}
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Read(bytes.NewReader(b))
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if err := Text(&goldens, r, TextOptions{Rest: "all of them: --output json"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"docs/report.md", "docs/dns.md", "docs/service-canary.md", "docs/services.md"} {
 		b, err := os.ReadFile("../../" + name)
 		if err != nil {
 			t.Fatal(err)

@@ -25,6 +25,8 @@ const (
 	// maxDatagram is the room for an answer over UDP. Without EDNS0, which libc resolvers do not use unless resolv.conf
 	// says so, an answer has at most 512 bytes (RFC 1035, section 4.2.1).
 	maxDatagram = 4 << 10
+	// resolverRepeats is after how long a libc resolver asks again over UDP by default (resolv.conf(5): timeout).
+	resolverRepeats = 5 * time.Second
 	// maxStrays is the most datagrams of one question that are read and are not its answer.
 	maxStrays = 100
 )
@@ -33,8 +35,7 @@ const (
 // that of all answers that it takes: the search list's, the second server's, and that over TCP after a truncated one.
 //
 // A question over UDP that is not answered in time is asked once more. If that is answered, a datagram was lost (or is
-// late), and the measurement counts as not answered: a libc resolver repeats a question only after 5 s (resolv.conf(5):
-// timeout).
+// late), and the measurement counts as not answered: a libc resolver repeats a question only after resolverRepeats.
 func dns(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	if m.Peer == nil || m.Peer.Question == nil {
 		return unmeasured(m, checkup.StageSetup, "the target has no question")
@@ -181,6 +182,7 @@ func (a *asking) exchange(
 		defer cancel()
 		r, err := by[t](ctx, server, q)
 		s.rtt += time.Since(start)
+		s.connect += r.connect
 		return r, err
 	}
 	if r, err = timed(m.Pair.Transport); err != nil || !r.truncated {
@@ -263,9 +265,11 @@ func overDatagram(ctx context.Context, server netip.AddrPort, q *query) (reply, 
 
 // overStream asks over TCP (RFC 1035, section 4.2.2: messages have their length, of two bytes, before them).
 func overStream(ctx context.Context, server netip.AddrPort, q *query) (reply, error) {
+	start := time.Now()
 	conn, err := dialDNS(ctx, "tcp", server)
+	connect := time.Since(start)
 	if err != nil {
-		return reply{}, staged{checkup.StageConnect, err}
+		return reply{connect: connect}, staged{checkup.StageConnect, err}
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
@@ -281,7 +285,9 @@ func overStream(ctx context.Context, server netip.AddrPort, q *query) (reply, er
 	if _, err := io.ReadFull(conn, b); err != nil {
 		return reply{}, err
 	}
-	return parseReply(b, q)
+	r, err := parseReply(b, q)
+	r.connect = connect
+	return r, err
 }
 
 // dialDNS connects to a server, from any port.
@@ -297,6 +303,8 @@ type reply struct {
 	// records of the question's type, for its name or the one that CNAME records lead to; as in checkup.Question,
 	// sorted, each once.
 	records []string
+	// connect is how long the TCP connect took, also if it failed; 0 over UDP.
+	connect time.Duration
 }
 
 // aboutName reports whether an answer says something about the name, and not about the server.
@@ -524,7 +532,8 @@ func (s *sample) failDNS(err error, timeout time.Duration) {
 	case errors.Is(err, errRepeated):
 		// If the agent was held up, the answer in time may have been read too late: see Watch.spoils.
 		s.repeated, s.timedOut, s.cause.Reason = true, true, checkup.ReasonRepeated
-		s.cause.Message = fmt.Sprintf("no answer within %v, but one when asked again: libc resolvers ask again after 5s", timeout)
+		s.cause.Message = fmt.Sprintf("lost: no answer within %v, but one when asked again; a pod's resolver waits %v before it asks again",
+			timeout, resolverRepeats)
 	case errors.Is(err, errTwice):
 		s.timedOut, s.cause.Reason = true, checkup.ReasonTimedOut
 		s.cause.Message = timedOutWords(timeout) + ", twice"

@@ -171,7 +171,7 @@ var dnsCases = []struct {
 	{name: "silent", question: webIP, answer: always(silentDNS), timeout: silence, only: checkup.DNSUDP, cause: echoCause(checkup.ReasonTimedOut, "timed out after 300ms, twice")},
 	{name: "silent", question: webIP, answer: always(silentDNS), timeout: silence, only: checkup.DNSTCP, cause: echoCause("", "closed by the peer before the whole answer")},
 	{name: "refused", question: webIP, answer: always(silentDNS), closed: true, only: checkup.DNSTCP, cause: noConnection(checkup.ReasonRefused, "connection refused")},
-	{name: "lost once", question: webIP, answer: afterSilence, timeout: silence, only: checkup.DNSUDP, repeated: 1, cause: echoCause(checkup.ReasonRepeated, "no answer within 300ms, but one when asked again: libc resolvers ask again after 5s")},
+	{name: "lost once", question: webIP, answer: afterSilence, timeout: silence, only: checkup.DNSUDP, repeated: 1, cause: echoCause(checkup.ReasonRepeated, "lost: no answer within 300ms, but one when asked again; a pod's resolver waits 5s before it asks again")},
 	{name: "another number, then the right answer", question: webIP, only: checkup.DNSTCP, answer: always(func(m dnsmessage.Message) []byte {
 		m.ID++
 		return packed(m, success, "A 10.96.0.2")

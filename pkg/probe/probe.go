@@ -99,6 +99,8 @@ type sample struct {
 	start, end time.Time
 	// rtt is the round-trip delay, if cause is nil.
 	rtt time.Duration
+	// connect is the part of rtt that the TCP connect of a DNS question took; 0 for everything else.
+	connect time.Duration
 	// kernel reports that the kernel timed both ends of rtt and that rtt includes no time of a process.
 	kernel bool
 	// cause of a missing answer; nil if there was an answer.
@@ -290,6 +292,9 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 			answerers[s.answerer]++
 		}
 		o.RTTs = append(o.RTTs, s.rtt.Microseconds())
+		if m.Pair.Transport == checkup.DNSTCP {
+			o.Connects = append(o.Connects, s.connect.Microseconds())
+		}
 		o.Kernel = o.Kernel && s.kernel
 	}
 	o.Kernel = o.Kernel && o.Received > 0

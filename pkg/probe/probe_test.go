@@ -84,7 +84,15 @@ func diffObservations(want, got checkup.Observation) string {
 			return fmt.Sprintf("delay of %d µs", rtt)
 		}
 	}
-	return cmp.Diff(want, got, cmpopts.IgnoreFields(checkup.Observation{}, "RTTs", "Kernel", "Flows"))
+	if want := len(got.RTTs); got.Pair.Transport == checkup.DNSTCP && len(got.Connects) != want {
+		return fmt.Sprintf("%d delays of the connect, want %d", len(got.Connects), want)
+	}
+	for i, connect := range got.Connects {
+		if connect < 0 || connect > got.RTTs[i] {
+			return fmt.Sprintf("%d µs for the connect, of %d µs", connect, got.RTTs[i])
+		}
+	}
+	return cmp.Diff(want, got, cmpopts.IgnoreFields(checkup.Observation{}, "RTTs", "Connects", "Kernel", "Flows"))
 }
 
 // serve starts a responder on the loopback of a family and stops it at the end of the test.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,7 +71,11 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	if err != nil {
 		return nil, nil, err
 	}
-	all := addressesOf(spec, chosen, states)
+	served := states.all.State("")
+	if left := leftOut(spec, chosen, served, nodes); left != "" {
+		warn("not measured: %s", left)
+	}
+	all := addressesOf(spec, chosen, served)
 	if len(all) == 0 {
 		return nil, nil, fmt.Errorf("none of %s has a TCP port at an address that the plan measures (%v): "+
 			"see services, addresses and ipFamilies", checkup.Count(len(chosen.ServiceObjects), "Service"), spec.Addresses)
@@ -153,13 +158,73 @@ func Sources(placement checkup.Placement, s *cluster.Snapshot) (
 	return nodes, tolerations, warnings, nil
 }
 
+// leftOut counts what no address of the selected Services stands for, in the families and kinds of addresses that the
+// plan measures; empty if there is nothing. served are the selected Services that proxies serve, and nodes the sources.
+func leftOut(
+	spec *Spec, s *cluster.Snapshot, served []*nodestate.ServiceEndpoints, nodes []cluster.Node,
+) string {
+	ports, nodePorts, limited := map[nodestate.Protocol]int{}, map[checkup.IPFamily]bool{}, 0
+	for _, m := range served {
+		counted := false // the ports of all families are the same
+		for _, f := range m.Families {
+			family := checkup.IPFamily(f.Family)
+			if !spec.wants(family) {
+				continue
+			}
+			for _, p := range f.Ports {
+				if !counted {
+					ports[p.Protocol]++
+				}
+				nodePorts[family] = nodePorts[family] || p.NodePort != 0
+			}
+			counted = true
+			if len(f.LoadBalancerSources) > 0 {
+				limited += len(f.LoadBalancerIPs)
+			}
+		}
+	}
+	var all []string
+	add := func(n int, noun, why string) {
+		if n > 0 {
+			all = append(all, strings.TrimSuffix(checkup.Count(n, noun)+" ("+why+")", " ()"))
+		}
+	}
+	add(ports[nodestate.UDP], "UDP port", "")
+	add(ports[nodestate.SCTP], "SCTP port", "")
+	if slices.Contains(spec.Addresses, ExternalIP) {
+		add(limited, "load balancer IP", "source ranges")
+		proxied := 0
+		for i := range s.ServiceObjects {
+			for _, ingress := range s.ServiceObjects[i].Status.LoadBalancer.Ingress {
+				if ingress.IPMode != nil && *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
+					proxied++
+				}
+			}
+		}
+		add(proxied, "load balancer IP", "not served by nodes: ipMode Proxy")
+	}
+	if slices.Contains(spec.Addresses, NodePort) {
+		for _, family := range checkup.IPFamilies {
+			without := 0
+			for _, n := range nodes {
+				if nodePorts[family] && hostOf(n, family) == "" {
+					without++
+				}
+			}
+			add(without, "node", fmt.Sprintf("node ports only: no internal %s address", family))
+		}
+	}
+	add(len(s.ServiceObjects)-len(served), "Service", "not served by nodes: headless, ExternalName, or another proxy's")
+	return strings.Join(all, ", ")
+}
+
 // addressesOf lists the addresses of TCP ports that the plan measures, in the order of Services, families, ports and
 // kinds. An address that the load balancer serves to some sources only is left out: what it does depends on addresses
-// that pods get later.
-func addressesOf(spec *Spec, s *cluster.Snapshot, states *states) []address {
+// that pods get later. leftOut counts those.
+func addressesOf(spec *Spec, s *cluster.Snapshot, served []*nodestate.ServiceEndpoints) []address {
 	digest := Digests(s.ServiceObjects, s.EndpointSlices)
 	var all []address
-	for _, m := range states.all.State("") {
+	for _, m := range served {
 		service := m.Namespace + "/" + m.Name
 		for _, f := range m.Families {
 			family := checkup.IPFamily(f.Family)

@@ -96,6 +96,71 @@ n2 shop/log [fd00:96::5]:80 d
 	}
 }
 
+// TestLeftOut: one note counts what of the selected Services is not measured.
+func TestLeftOut(t *testing.T) {
+	change := func(changes ...func(*corev1.Service)) []func(*corev1.Service) { return changes }
+	port := func(protocol corev1.Protocol) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: strings.ToLower(string(protocol)), Protocol: protocol, Port: 53})
+		}
+	}
+	balancer := func(mode corev1.LoadBalancerIPMode, sources ...string) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.LoadBalancerSourceRanges = corev1.ServiceTypeLoadBalancer, sources
+			for _, ip := range []string{"203.0.113.1", "2001:db8:1::1"} {
+				s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip, IPMode: &mode})
+			}
+		}
+	}
+	nodePort := func(s *corev1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080 }
+	headless := func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "None", []string{"None"} }
+	foreign := func(s *corev1.Service) { s.Labels["service.kubernetes.io/service-proxy-name"] = "other" }
+	const ranges = "192.0.2.0/24"
+	all := func(s *Spec) { s.Addresses = Addresses }
+	tests := []struct {
+		name     string
+		spec     *Spec
+		services [][]func(*corev1.Service) // beside one of which everything is measured
+		nodes    func([]cluster.Node)
+		want     string
+	}{
+		{"nothing", specOf(all), nil, nil, ""},
+		{"ports, each once", specOf(), [][]func(*corev1.Service){change(port("UDP"), port("SCTP")), change(port("UDP"))}, nil, "2 UDP ports, 1 SCTP port"},
+		{"ports of another family", specOf(func(s *Spec) { s.IPFamilies = []checkup.IPFamily{checkup.IPv6} }), [][]func(*corev1.Service){change(port("UDP"), onlyIPv4)}, nil, ""},
+		{"source ranges", specOf(all), [][]func(*corev1.Service){change(balancer(corev1.LoadBalancerIPModeVIP, ranges))}, nil, "1 load balancer IP (source ranges)"},
+		{"no source ranges", specOf(all), [][]func(*corev1.Service){change(balancer(corev1.LoadBalancerIPModeVIP))}, nil, ""},
+		{"the balancer's own", specOf(all), [][]func(*corev1.Service){change(balancer(corev1.LoadBalancerIPModeProxy))}, nil, "2 load balancer IPs (not served by nodes: ipMode Proxy)"},
+		{"addresses that the plan does not want", specOf(), [][]func(*corev1.Service){change(balancer(corev1.LoadBalancerIPModeProxy, ranges), nodePort)}, nil, ""},
+		{"a node without a family", specOf(all), [][]func(*corev1.Service){change(nodePort)}, func(nodes []cluster.Node) {
+			nodes[0].InternalIPs = nodes[0].InternalIPs[:1]
+		}, "1 node (node ports only: no internal IPv6 address)"},
+		{"Services", specOf(), [][]func(*corev1.Service){change(headless), change(foreign)}, nil, "2 Services (not served by nodes: headless, ExternalName, or another proxy's)"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			town := townOf(3)
+			town.service("web", nil, "n0")
+			for i, changes := range tt.services {
+				town.service(fmt.Sprintf("s%d", i), changes, "n0")
+			}
+			if tt.nodes != nil {
+				tt.nodes(town.Nodes)
+			}
+			_, warnings, err := Expand(planOf(tt.spec), "services", &town.Snapshot, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []string
+			if tt.want != "" {
+				want = []string{"not measured: " + tt.want}
+			}
+			if diff := cmp.Diff(want, warnings); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestExpandErrors(t *testing.T) {
 	tests := []struct {
 		name string

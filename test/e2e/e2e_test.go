@@ -145,7 +145,7 @@ func (c *command) wait(t *testing.T) int {
 func (c *command) started(t *testing.T) string {
 	t.Helper()
 	var name string
-	eventually(t, time.Minute, func() error {
+	eventually(t, 2*time.Minute, func() error {
 		for line := range strings.Lines(c.stderr.String()) {
 			if _, err := fmt.Sscanf(line, "started PipelineRun %s in namespace", &name); err == nil {
 				return nil
@@ -211,7 +211,7 @@ func pipelineRun(t *testing.T, name string) *pipelinev1.PipelineRun {
 		r   *pipelinev1.PipelineRun
 		err error
 	)
-	for _, namespace := range []string{c.Namespace, hostNamespace, kiagnoseNamespace, servicesNamespace} {
+	for _, namespace := range []string{c.Namespace, hostNamespace, kiagnoseNamespace, servicesNamespace, runsNamespace} {
 		if r, err = c.Tekton.TektonV1().PipelineRuns(namespace).Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			break
 		}
@@ -376,7 +376,11 @@ func TestCleanNetwork(t *testing.T) {
 			t.Errorf("explain predicts %d packets; %d were sent", want.Packets, got.Sent)
 		}
 		if ran := pods(); len(ran) != want.Agents+want.Responders {
-			t.Errorf("explain predicts %d agents and %d responders; these pods ran: %q", want.Agents, want.Responders, ran)
+			var names []string
+			for _, p := range ran {
+				names = append(names, p.Name)
+			}
+			t.Errorf("explain predicts %d agents and %d responders; these pods ran: %q", want.Agents, want.Responders, names)
 		}
 		if got.Coverage.Round != want.Round || got.Coverage.Rounds != 2 || want.Rounds != 2 {
 			t.Errorf("round %d of %d; explain predicts %d of %d, want 2 rounds", got.Coverage.Round, got.Coverage.Rounds, want.Round, want.Rounds)
@@ -416,21 +420,21 @@ func TestCleanNetwork(t *testing.T) {
 	nothingLeft(t)
 }
 
-// watchPods collects the names of the fixture pods of a run, until the returned function is called.
-func watchPods(t *testing.T, runUID string) (names func() []string) {
+// watchPods collects the agents and responders of a run, in any namespace, until the returned function is called.
+func watchPods(t *testing.T, runUID string) (pods func() []corev1.Pod) {
 	t.Helper()
 	c := cluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan []string, 1)
+	done := make(chan []corev1.Pod, 1)
 	go func() {
-		var seen []string
+		var seen []corev1.Pod
 		for ctx.Err() == nil {
-			pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{
+			pods, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 				LabelSelector: fmt.Sprintf("%s=%s,%s in (%s,%s)", checkup.LabelRun, runUID, checkup.LabelRole, checkup.RoleResponder, checkup.RoleAgent)})
 			if err == nil {
 				for _, p := range pods.Items {
-					if !slices.Contains(seen, p.Name) {
-						seen = append(seen, p.Name)
+					if !slices.ContainsFunc(seen, func(s corev1.Pod) bool { return s.UID == p.UID }) {
+						seen = append(seen, p)
 					}
 				}
 			}
@@ -441,7 +445,7 @@ func watchPods(t *testing.T, runUID string) (names func() []string) {
 		}
 		done <- seen
 	}()
-	return func() []string { cancel(); return <-done }
+	return func() []corev1.Pod { cancel(); return <-done }
 }
 
 // Each fault alone fails the run, and the first finding names it.

@@ -27,6 +27,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/run"
+	"github.com/checkplan/checkplan/pkg/services"
 )
 
 var (
@@ -275,13 +276,15 @@ func running(t *testing.T) error {
 }
 
 // Endpoints that change all the time are no failure: a Deployment of 10 restarts through each run, and the rules of its
-// Services, the connections to them, and the DNS answers about them are looked at. What changed meanwhile is
-// unmeasured.
+// Services, the connections to them, and the DNS answers about them are looked at, beside a canary. What changed
+// meanwhile is unmeasured, and nothing else: all about other Services passes. Of the connections and answers, most are
+// measured: their Services keep their addresses.
 func TestSoakRolling(t *testing.T) {
 	if *rollingRuns == 0 {
 		t.Skip("-rolling is 0")
 	}
 	serveServices(t)
+	makeNamespace(t, runsNamespace)
 	deploy(t, "rolling", 10)
 	deployed(t)
 	core := cluster(t).Kube.CoreV1().Services(servicesNamespace)
@@ -298,6 +301,19 @@ func TestSoakRolling(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// What each check expects of the Services that roll, in one run.
+	rolling := map[string]int{}
+	x := explain(t, "rolling", runsNamespace)
+	sheet, err := services.SheetOf(x.check(t, "services").Worksheet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range x.check(t, "services").Worksheet.Pairs() {
+		if rolls(sheet.Service(p.Target)) {
+			rolling["services"]++
+		}
+	}
+	rolling["dns"] = x.check(t, "dns").Pairs // and a few of a name that does not exist
 	over, restarts := make(chan struct{}), make(chan int)
 	go func() {
 		for n := 0; ; n++ {
@@ -315,16 +331,35 @@ func TestSoakRolling(t *testing.T) {
 			}
 		}
 	}()
-	var pass, other, unmeasured int
+	var pass, other, runs int
+	unmeasured := map[string]int{} // by check
 	for i := range *rollingRuns {
-		c := start(t, "run", plans, "--plan", "rolling", "--output", "json", "--namespace", servicesNamespace)
+		began := time.Now()
+		c := start(t, "run", plans, "--plan", "rolling", "--output", "json", "--namespace", runsNamespace)
 		_ = c.Wait()
 		r, err := readReport(c)
 		if err != nil {
 			t.Errorf("run %d: %v\n%s", i+1, err, c.stderr.String())
 			continue
 		}
-		unmeasured += r.Counts.Unmeasured
+		runs++
+		t.Logf("run %d: %s, after %s", i+1, r.Summary, time.Since(began).Round(time.Second))
+		for _, check := range r.Checks {
+			unmeasured[check.Name] += check.Counts.Unmeasured
+			listed := 0
+			for _, u := range check.Units {
+				if u.Verdict == checkup.Unmeasured {
+					listed++
+				}
+				if u.Verdict != checkup.Pass && !rolls(u.Labels["service"]) {
+					t.Errorf("run %d, check %s: %s of %s, which does not roll: %v", i+1, check.Name, u.Verdict, u.Name, u.Cause)
+				}
+			}
+			if listed != check.Counts.Unmeasured || check.Counts.Expected == 0 {
+				t.Errorf("run %d, check %s: %d of %d unmeasured units are in the report, of %d expected", i+1, check.Name, listed,
+					check.Counts.Unmeasured, check.Counts.Expected)
+			}
+		}
 		switch {
 		case r.Verdict == checkup.RunFail || r.Counts.Fail > 0 || len(findings(r)) > 0:
 			t.Errorf("run %d fails, although endpoints only change:\n%s", i+1, describe(t, r))
@@ -335,10 +370,18 @@ func TestSoakRolling(t *testing.T) {
 		}
 	}
 	close(over)
-	t.Logf("%d runs during %d restarts: %d pass, %d other; %d units unmeasured",
-		*rollingRuns, <-restarts, pass, other, unmeasured)
+	t.Logf("%d runs during %d restarts: %d pass, %d other; units unmeasured by check: %v; expected in a run of what rolls: %v",
+		*rollingRuns, <-restarts, pass, other, unmeasured, rolling)
+	for check, n := range rolling {
+		if 2*unmeasured[check] > runs*n {
+			t.Errorf("check %s: %d units of Services that roll are unmeasured, more than half of %d", check, unmeasured[check], runs*n)
+		}
+	}
 	nothingLeft(t)
 }
+
+// rolls reports whether a Service, as namespace/name, is one of TestSoakRolling's that roll.
+func rolls(service string) bool { return strings.HasPrefix(service, servicesNamespace+"/rolling") }
 
 // A schedule of one minute: 12 runs are due. A node receives nothing in runs 5 to 7, and the API is away when run 9 is
 // due. The history shows exactly that.
