@@ -180,7 +180,8 @@ func (j *Judgement) limits(seen *checkup.Observation, o *Outcome, level float64)
 	stopped := j.stopped(o) && len(o.Dead) == 0
 	for t := range j.Tests(o) {
 		if t.Limit == checkup.LimitLoss && stopped {
-			failed = append(failed, beyond(seen, t, expect, fmt.Sprintf("enough after %d of %d", o.Sent, j.Worksheet.Measurements(o.Pair))))
+			why := fmt.Sprintf("enough after %d of %d", o.Sent, j.Worksheet.Measurements(o.Pair))
+			failed = append(failed, beyond(seen, t, expect, why))
 			continue
 		}
 		switch t.Verdict(level) {

@@ -38,9 +38,9 @@ const (
 // (localise.Separating). The last ones need not be in the sample, but their sources
 // have an agent, and their targets are on the roster.
 //
-// Pairs without any answer are measured as often as
-// before, others oftener, with stopping points (judge.StopsOf) at which those end that lose far too much. It is nil if there is nothing to look at, if the gate does not
-// want failures to be confirmed, if agents are inside existing pods, and after the second look.
+// Pairs without any answer are measured as often as before, others oftener, with stopping points (judge.StopsOf) at
+// which those end that lose far too much. It is nil if there is nothing to look at, if the gate does not want failures to
+// be confirmed, if agents are inside existing pods, and after the second look.
 //
 // Of more pairs than mostAgain, undecided ones come first, then those held up. But up to half of the look are
 // failed ones, spread over sources and targets, and up to an eighth those that tell causes apart. Again is pure: a
@@ -113,7 +113,7 @@ func Again(
 	take(failed, most-min(len(separating), most/separatingShare))
 	take(separating, most)
 	take(failed, most)
-	ports := demandPorts(w, record, counts, random)
+	ports := demandPorts(record, counts, random)
 	for _, n := range counts {
 		packets -= n
 	}
@@ -145,7 +145,7 @@ func mostAgain(w *checkup.Worksheet) (pairs, packets int) {
 	var counts []int
 	for p := range w.Pairs() {
 		n := countAgain(w.Measurements(p))
-		if byPorts(w, p) {
+		if p.Transport != checkup.ICMP {
 			n = max(n, flowsAgain*ofFlow)
 		}
 		counts = append(counts, n)
@@ -185,12 +185,7 @@ func spread(pairs []checkup.Pair) {
 // although another one was, and enough measurements for them. The ports are those of the
 // first look and some more: the agent of the second look has another address, so parallel
 // paths share out the old ports anew.
-func demandPorts(
-	w *checkup.Worksheet,
-	record *checkup.Record,
-	counts map[checkup.Pair]int,
-	random *rand.Rand,
-) map[checkup.Pair][]int {
+func demandPorts(record *checkup.Record, counts map[checkup.Pair]int, random *rand.Rand) map[checkup.Pair][]int {
 	ports := map[checkup.Pair][]int{}
 	if record == nil {
 		return ports
@@ -201,7 +196,7 @@ func demandPorts(
 	}
 	for i := range record.Observations {
 		o := &record.Observations[i]
-		if _, asked := counts[o.Pair]; !asked || o.Received == 0 || !byPorts(w, o.Pair) ||
+		if _, asked := counts[o.Pair]; !asked || o.Received == 0 ||
 			!slices.ContainsFunc(o.Flows, func(f checkup.Flow) bool { return f.Sent > 0 && f.Received == 0 }) {
 			continue
 		}
@@ -217,13 +212,6 @@ func demandPorts(
 		counts[o.Pair] = max(counts[o.Pair], flowsAgain*ofFlow)
 	}
 	return ports
-}
-
-// byPorts reports whether a second look may demand source ports for a pair. Where the plan has datagrams, these show dead
-// paths: a connection has a port of its own, and a single lost one would cost a hundred further ones.
-func byPorts(w *checkup.Worksheet, p checkup.Pair) bool {
-	_, datagrams := w.Probe(checkup.UDP)
-	return p.Transport == checkup.UDP || p.Transport != checkup.ICMP && !datagrams
 }
 
 // furtherLook returns the worksheet of the look after w at the given pairs; nil if there
@@ -251,7 +239,11 @@ func furtherLook(w *checkup.Worksheet, counts map[checkup.Pair]int, ports map[ch
 // stopsOf returns a function that returns the stopping points of a pair of a second look with these counts and source
 // ports: none if the plan has no limit on loss, if the pair is measured no oftener than before, and if it demands source
 // ports, because a dead one shows only if each is used several times.
-func stopsOf(w *checkup.Worksheet, counts map[checkup.Pair]int, ports map[checkup.Pair][]int) func(checkup.Pair) checkup.Stops {
+func stopsOf(
+	w *checkup.Worksheet,
+	counts map[checkup.Pair]int,
+	ports map[checkup.Pair][]int,
+) func(checkup.Pair) checkup.Stops {
 	limit := w.Expect.Loss.Max
 	may := func(p checkup.Pair) bool {
 		return limit != nil && !w.Expect.Unreachable && len(ports[p]) == 0 && counts[p] > w.Measurements(p)

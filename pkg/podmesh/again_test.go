@@ -187,7 +187,7 @@ func TestStopsRaiseNoAlarm(t *testing.T) {
 		mesh.Drop = func(p judgetest.Packet) float64 { return 0.2 } // every pair is doubtful
 		record := mesh.Measure()
 		record.Looks = []checkup.Look{*further(mesh, record, func(judgetest.Packet) float64 { return 0.005 })}
-		if r := Judge(w, mesh.Roster, record, confirms); r.Verdict != checkup.RunPass {
+		if r := Judge(w, mesh.Roster, record, confirms); r.Counts.Fail > 0 {
 			t.Errorf("seed %d: %s with %+v", seed, r.Verdict, r.Counts)
 		}
 	}

@@ -126,8 +126,7 @@ func table(settings []setting, seeds uint64, wrong bool) error {
 			s.print(c, rows.compare(c, comparisons))
 		}
 	}
-	fmt.Printf("\nbelow the best algorithm: %d of %s, %d of them beyond chance; %d of %s, %d of them beyond chance\n",
-		single.below, checkup.Count(single.all, "cell"), single.beyond, rows.below, checkup.Count(rows.all, "row"), rows.beyond)
+	fmt.Printf("\nbelow the best algorithm: %s\n                          %s\n", single.in("cell"), rows.in("row"))
 	if n := single.beyond + rows.beyond; n > 0 {
 		return fmt.Errorf("one of the algorithms is better in %s", checkup.Count(n, "cell or row"))
 	}
@@ -190,6 +189,11 @@ func (c *cell) best() (i int, above bool) {
 
 // tally counts the cells and rows in which the best algorithm is above ours, and those in which that is beyond chance.
 type tally struct{ all, below, beyond int }
+
+// in counts them in words.
+func (t tally) in(noun string) string {
+	return fmt.Sprintf("%d of %s, %d of them beyond chance", t.below, checkup.Count(t.all, noun), t.beyond)
+}
 
 // compare adds a cell of a table with so many cells and rows, and returns what to print of it: the best algorithm if it
 // is above ours, with its chance (see duel), and an exclamation mark if that is at most significance of the whole table.
