@@ -184,7 +184,8 @@ func spread(pairs []checkup.Pair) {
 // demandPorts selects source ports for the pairs of which one port was never answered
 // although another one was, and enough measurements for them. The ports are those of the
 // first look and some more: the agent of the second look has another address, so parallel
-// paths share out the old ports anew.
+// paths share out the old ports anew. Connections, of which each has a port of its own, get some too: measured
+// from any ports, they look as if single pairs and nodes lost an eighth (docs/accuracy.md, one of eight paths).
 func demandPorts(record *checkup.Record, counts map[checkup.Pair]int, random *rand.Rand) map[checkup.Pair][]int {
 	ports := map[checkup.Pair][]int{}
 	if record == nil {
