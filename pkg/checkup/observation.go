@@ -2,7 +2,10 @@
 
 package checkup
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Cause says why something failed or was not measured: the stage at which it stopped,
 // and what happened there.
@@ -90,8 +93,8 @@ type Observation struct {
 	Pair
 	// Sent is the number of valid measurements, Received the number of those that were
 	// answered in time (first answers only). Spoiled measurements are repeated; Sent is
-	// thus the probe's Count. It is less if too many measurements were spoiled or the
-	// agent's deadline passed.
+	// thus the probe's Count. It is less if too many measurements were spoiled, the
+	// agent's deadline passed, or a further look ended at one of its Stops.
 	Sent     int `json:"sent,omitempty"`
 	Received int `json:"received,omitempty"`
 	// Duplicates counts further answers to an answered measurement (RFC 5560).
@@ -169,6 +172,13 @@ type Flow struct {
 	// Unmeasured says why the agent could not use the port, which was demanded by
 	// Again.Ports; nil if it could.
 	Unmeasured *Cause `json:"unmeasured,omitempty"`
+}
+
+// SilentFlow reports whether one of the flows was never answered in several measurements, although others were.
+func SilentFlow(flows []Flow) bool {
+	answered := func(f Flow) bool { return f.Received > 0 }
+	silent := func(f Flow) bool { return f.Sent > 1 && f.Received == 0 }
+	return slices.ContainsFunc(flows, answered) && slices.ContainsFunc(flows, silent)
 }
 
 // Reception counts the requests of one pair that a responder received in one look. It

@@ -46,6 +46,9 @@ type Worksheet struct {
 	Limits     Limits           `json:"limits"`
 	Resources  Resources        `json:"resources"`
 	Timeouts   Timeouts         `json:"timeouts"`
+	// Checks is how many checks of the plan share the probability that a run fails although all limits are kept; 0 counts
+	// as 1.
+	Checks int `json:"checks,omitempty"`
 	// Units are the names of the expected units that are not pairs.
 	Units []string `json:"units,omitempty"`
 	// Details is JSON of the check's kind, with what it needs beyond the other fields to
@@ -119,6 +122,30 @@ type Again struct {
 	// Ports are the source ports that must be used, the measurements evenly spread over
 	// them; empty if any will do.
 	Ports []int `json:"ports,omitempty"`
+	// Stops are the points at which measuring may end before Count; empty if it must not.
+	Stops Stops `json:"stops,omitempty"`
+}
+
+// Stop is a point of a pair's measurement at which it ends, if so much is lost that more packets change nothing.
+type Stop struct {
+	// After so many measurements, not counting spoiled ones.
+	After int `json:"n"`
+	// Lost is the fewest losses among them with which it ends.
+	Lost int `json:"lost"`
+}
+
+// Stops are the stopping points of a pair, in the order of After.
+type Stops []Stop
+
+// Crossed reports whether a pair that lost so many of exactly sent measurements is beyond one of the stopping points.
+func (s Stops) Crossed(sent, lost int) bool {
+	return slices.ContainsFunc(s, func(at Stop) bool { return sent == at.After && lost >= at.Lost })
+}
+
+// End reports whether an agent that has measured so much of a pair ends. It goes on if one source port was never
+// answered although others were: it may be a dead path, which more measurements from each port show.
+func (s Stops) End(o *Observation) bool {
+	return s.Crossed(o.Sent, o.Sent-o.Received) && !SilentFlow(o.Flows)
 }
 
 // ConnectionSheet is the part of a worksheet for pairs whose measurements are reported

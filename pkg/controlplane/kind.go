@@ -20,7 +20,7 @@ const Name checkup.Kind = "controlPlane"
 var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
 	Survey: Survey, Expand: Expand, Roster: Roster, Rights: allRights,
-	Explain: Explain, Judge: Judge, Nodes: true,
+	Explain: Explain, Judge: Judge, Nodes: true, Tests: true,
 	HostNetwork: hostNetwork,
 }
 

@@ -15,5 +15,5 @@ var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
 	Survey: Survey, Expand: kind.Due(func(s *Spec) (int, bool) { return s.Sample.Round, s.Sample.Rotate }, Expand),
 	Roster: kind.ExistingTargets, Rights: Rights,
-	Explain: Explain, Judge: Judge, Again: Again, AskAfter: AskAfter, Nodes: true,
+	Explain: Explain, Judge: Judge, Again: Again, AskAfter: AskAfter, Nodes: true, Tests: true,
 }

@@ -74,7 +74,7 @@ func (j *Judgement) credible(at int, o *Outcome) {
 		o.unmeasured(*seen.Failure)
 		return
 	}
-	if seen.Spoiled > 0 && 2*seen.Sent < ordered {
+	if seen.Spoiled > 0 && 2*seen.Sent < ordered && !j.stopped(o) {
 		if folded != nil {
 			unmeasured(
 				folded.spoiled.Stage,

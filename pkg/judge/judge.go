@@ -19,7 +19,7 @@ type Rules struct {
 	// pair. If Absent is nil, only the roster's entry of the target is read.
 	Absent func(checkup.Pair) *checkup.Cause
 	// Pools says that the kind tests too what its pairs show together. The tests of single
-	// pairs in one look then get a quarter of FalseAlarms, as Level says; otherwise all of it.
+	// pairs in one look then get a quarter of the check's Share, as Level says; otherwise all of it.
 	Pools bool
 	// LooksAgain says that a further look follows. A jitter above its limit is then undecided
 	// in the first look; there is no exact test of it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -15,16 +16,51 @@ import (
 )
 
 const (
-	// FalseAlarms is the highest probability that the tests of a check fail a unit although no limit is exceeded.
+	// FalseAlarms is the highest probability that the tests of a run, of all its checks, fail a unit although no limit is
+	// exceeded.
 	FalseAlarms = 1e-3
 	// Doubt is the probability from which on a sample passes a limit: a network that just keeps the limit gives a
 	// sample as bad or worse with more than this probability.
 	Doubt = 0.05
 )
 
+// Share is the part of FalseAlarms that a check has: all checks of the plan that test limits have the same.
+func Share(w *checkup.Worksheet) float64 { return FalseAlarms / float64(max(w.Checks, 1)) }
+
 // Level is the level at which one of two looks makes each of so many tests, of single pairs or of components. There are
-// two looks and two sorts of tests, and each gets a quarter of FalseAlarms.
-func Level(tests int) float64 { return FalseAlarms / 4 / float64(max(tests, 1)) }
+// two looks and two sorts of tests, and each gets a quarter of the check's Share.
+func Level(w *checkup.Worksheet, tests int) float64 { return Share(w) / 4 / float64(max(tests, 1)) }
+
+// stopping is the part of the level of a further look's tests of single pairs that its stopping points have, if it has
+// any. The tests of what is measured to the end have the rest.
+const stopping = 0.5
+
+// LevelAtStops is the level of each of so many stopping points of a further look, those of all pairs together.
+func LevelAtStops(w *checkup.Worksheet, points int) float64 { return stopping * Level(w, points) }
+
+// LevelToTheEnd is the level of each of so many tests of single pairs in a further look that has stopping points.
+func LevelToTheEnd(w *checkup.Worksheet, tests int) float64 { return (1 - stopping) * Level(w, tests) }
+
+// StopsOf are the stopping points of a pair that is measured so often: after each fifth of the measurements, it ends if
+// the loss is beyond the share p at the given level. Points at which not even a loss of all is are left out.
+func StopsOf(count int, p, level float64) checkup.Stops {
+	var stops checkup.Stops
+	for k := 1; k < stopParts; k++ {
+		n := k * count / stopParts
+		lost := sort.Search(n+1, func(lost int) bool { return lost > 0 && stats.AtLeast(lost, n, p) <= level })
+		if before := len(stops) - 1; lost <= n && (before < 0 || stops[before].After < n) {
+			stops = append(stops, checkup.Stop{After: n, Lost: lost})
+		}
+	}
+	return stops
+}
+
+// StopPoints is how many stopping points a pair has at the most. There is one after each of stopParts parts of its
+// measurements, but the last one, where it ends anyway.
+const (
+	StopPoints = stopParts - 1
+	stopParts  = 5
+)
 
 // Test is a sample and the limit that it is tested against: K of N measurements are beyond the limit, and a share P of
 // all may be. The K and N of several pairs may be added up.
@@ -84,7 +120,7 @@ func slower(rtts []int64, l checkup.LatencyLimit) Test {
 }
 
 // level is the level of the tests of single pairs that the look makes. A kind without other tests spends all of
-// FalseAlarms on them. A test against a share of 0 does not count: one measurement beyond the
+// its Share on them. A test against a share of 0 does not count: one measurement beyond the
 // limit is proof, and never a false alarm.
 func (j *Judgement) level() float64 {
 	n, flows := 0, 0
@@ -97,10 +133,21 @@ func (j *Judgement) level() float64 {
 		flows += flowTests(&j.Outcomes[i])
 	}
 	n += flows + min(flows, 1) // see deadFlow
-	if !j.rules.Pools {
-		return FalseAlarms / float64(max(n, 1))
+	switch {
+	case !j.rules.Pools:
+		return Share(j.Worksheet) / float64(max(n, 1))
+	case slices.ContainsFunc(j.Worksheet.Again, func(a checkup.Again) bool { return len(a.Stops) > 0 }):
+		return LevelToTheEnd(j.Worksheet, n)
+	default:
+		return Level(j.Worksheet, n)
 	}
-	return Level(n)
+}
+
+// stopped reports whether the agent ended a pair at a stopping point of its order that the pair is beyond. Then fewer
+// measurements than ordered are all that was ordered, and the pair fails: the points have their own part of the level.
+func (j *Judgement) stopped(o *Outcome) bool {
+	a := j.Worksheet.AgainOf(o.Pair)
+	return j.rules.Pools && a != nil && o.Sent < a.Count && a.Stops.Crossed(o.Sent, o.Sent-o.Received)
 }
 
 // broken is a limit that an outcome breaks, or may break.
@@ -129,7 +176,14 @@ func (j *Judgement) limits(seen *checkup.Observation, o *Outcome, level float64)
 		return
 	}
 	failed, doubted := j.deadFlows(seen, o)
+	// A dead flow fails the pair as well, and may be all that it lost.
+	stopped := j.stopped(o) && len(o.Dead) == 0
 	for t := range j.Tests(o) {
+		if t.Limit == checkup.LimitLoss && stopped {
+			why := fmt.Sprintf("enough after %d of %d", o.Sent, j.Worksheet.Measurements(o.Pair))
+			failed = append(failed, beyond(seen, t, expect, why))
+			continue
+		}
 		switch t.Verdict(level) {
 		case checkup.Fail:
 			failed = append(failed, beyond(seen, t, expect, ""))

@@ -23,7 +23,7 @@ func TestFalseAlarms(t *testing.T) {
 		for _, sent := range []int{3, 5, 20, 100, 1000} {
 			// The fewest losses that fail a pair.
 			fails := 1
-			for fails <= sent && (Test{checkup.LimitLoss, fails, sent, limit}).Verdict(Level(pairs)) != checkup.Fail {
+			for fails <= sent && (Test{checkup.LimitLoss, fails, sent, limit}).Verdict(Level(&checkup.Worksheet{}, pairs)) != checkup.Fail {
 				fails++
 			}
 			for _, loss := range []float64{0.001, 0.005, limit} {
@@ -189,5 +189,80 @@ func TestFailTogether(t *testing.T) {
 	}
 	if r := j.Report(checkup.Gate{}); r.Verdict != checkup.RunFail || r.Counts.Fail != 3 || r.Counts.Undecided != 0 {
 		t.Errorf("%s with %+v, want 3 failed pairs", r.Verdict, r.Counts)
+	}
+}
+
+// TestStopped: a further look that ends at a stopping point of its order, which it is beyond, is measured as ordered, and
+// fails. One that ends anywhere else has too few measurements to pass, as without stopping points.
+func TestStopped(t *testing.T) {
+	for _, test := range []struct {
+		name                string
+		sent, lost, spoiled int
+		stops               checkup.Stops
+		want                checkup.Verdict
+		cause               string
+	}{
+		{"all, nothing lost", 100, 0, 0, twoStops, checkup.Pass, ""},
+		{"all, a few lost", 100, 5, 0, twoStops, checkup.Undecided, ""},
+		{"all, many lost", 100, 30, 0, twoStops, checkup.Fail, "30 of 100 lost (30%), limit 1%; last: no answer"},
+		{"at the first point", 20, 3, 0, twoStops, checkup.Fail, "3 of 20 lost (15%), limit 1%: enough after 20 of 100; last: no answer"},
+		{"at the second point", 40, 4, 0, twoStops, checkup.Fail, "4 of 40 lost (10%), limit 1%: enough after 40 of 100; last: no answer"},
+		{"at a point, all lost", 20, 20, 0, twoStops, checkup.Fail, "no answer"},
+		{"at a point, held up before", 20, 3, 30, twoStops, checkup.Fail, "3 of 20 lost (15%), limit 1%: enough after 20 of 100; last: no answer"},
+		{"at a point, not beyond", 20, 2, 0, twoStops, checkup.Unmeasured, "only 20 of 100 measurements were made: too few to pass"},
+		{"at a point, nothing lost", 40, 0, 0, twoStops, checkup.Unmeasured, "only 40 of 100 measurements were made: too few to pass"},
+		{"beyond, but not at a point", 21, 3, 0, twoStops, checkup.Unmeasured, "only 21 of 100 measurements were made: too few to pass"},
+		{"no points are ordered", 20, 3, 0, nil, checkup.Unmeasured, "only 20 of 100 measurements were made: too few to pass"},
+	} {
+		o := newOne()
+		o.w.Expect.Loss.Max = ptr(checkup.Percent(1))
+		o.w.Look, o.w.Again = 1, []checkup.Again{{Pair: o.observation.Pair, Count: 100, Stops: test.stops}}
+		o.observation.Sent, o.observation.Received, o.observation.Spoiled = test.sent, test.sent-test.lost, test.spoiled
+		o.observation.RTTs = slices.Repeat([]int64{100}, test.sent-test.lost)
+		got := Pairs(&o.w, o.roster, o.record, Rules{Pools: true, LooksAgain: true}).Outcomes[0]
+		if got.Verdict != test.want || test.cause != "" && got.Cause.Message != test.cause {
+			t.Errorf("%s: %s, %q; want %s, %q", test.name, got.Verdict, got.Cause.Message, test.want, test.cause)
+		}
+	}
+}
+
+var twoStops = checkup.Stops{{After: 20, Lost: 3}, {After: 40, Lost: 4}}
+
+// TestStopsOf: in a network that just keeps its limit, the probability that a pair is beyond a stopping point is at most
+// the level of each, and all points of all pairs together have half of what single pairs have in a look. The fewest
+// losses that stop are not one too many.
+func TestStopsOf(t *testing.T) {
+	for _, pairs := range []int{1, 12, 1000, 10_000} {
+		for _, count := range []int{1, 4, 5, 25, 100, 200, 1000} {
+			for _, limit := range []float64{0, 0.01, 0.2, 1} {
+				level := LevelAtStops(&checkup.Worksheet{}, pairs*StopPoints)
+				stops := StopsOf(count, limit, level)
+				chance := 0.0
+				for i, s := range stops {
+					p := stats.AtLeast(s.Lost, s.After, limit)
+					chance += p
+					if p > level || s.Lost < 1 || s.Lost > s.After || s.After >= count || i > 0 && s.After <= stops[i-1].After ||
+						s.Lost > 1 && stats.AtLeast(s.Lost-1, s.After, limit) <= level {
+						t.Errorf("%d measurements, limit %v, level %v: %+v", count, limit, level, stops)
+					}
+				}
+				if len(stops) > StopPoints || chance*float64(pairs) > FalseAlarms/8 {
+					t.Errorf("%d pairs of %d measurements, limit %v: stopped by chance in %v of the runs", pairs, count, limit, chance*float64(pairs))
+				}
+			}
+		}
+	}
+	if got := StopsOf(100, 0.01, 1e-7); !slices.Equal(got, checkup.Stops{{After: 20, Lost: 6}, {After: 40, Lost: 8}, {After: 60, Lost: 9}, {After: 80, Lost: 10}}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestShare: the checks of a plan share the false alarms of a run.
+func TestShare(t *testing.T) {
+	for checks, want := range map[int]float64{0: FalseAlarms, 1: FalseAlarms, 4: FalseAlarms / 4} {
+		w := &checkup.Worksheet{Checks: checks}
+		if got := Share(w); got != want || Level(w, 10) != want/40 || LevelAtStops(w, 10)+LevelToTheEnd(w, 10) != Level(w, 10) {
+			t.Errorf("%d checks: %v, want %v", checks, got, want)
+		}
 	}
 }

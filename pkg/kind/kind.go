@@ -60,6 +60,9 @@ type Kind struct {
 	Explain func(Explained) Explanation
 	// Nodes says that Expand cannot work without the nodes.
 	Nodes bool
+	// Tests says that Judge tests limits, which may fail a unit by chance: the checks of such kinds in a plan share the
+	// probability of a false alarm (judge.Share).
+	Tests bool
 
 	// HostNetwork reports whether agents of a check will run in their nodes' networks,
 	// which the namespace's pod security must admit: a run is refused before it starts. It

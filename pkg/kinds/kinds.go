@@ -175,5 +175,19 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		return nil, nil, err
 	}
 	w.Warnings = warnings
+	if n := countTests(p); n > 1 {
+		w.Checks = n
+	}
 	return w, k.Roster(p, w, s), nil
+}
+
+// countTests is how many checks of the plan test limits: they share the probability of a false alarm of the run.
+func countTests(p *checkup.Plan) int {
+	n := 0
+	for _, c := range p.Checks {
+		if k, _ := Named(c.Kind()); k.Tests {
+			n++
+		}
+	}
+	return n
 }

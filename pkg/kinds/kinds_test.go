@@ -5,6 +5,7 @@ package kinds
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/controlplane"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
@@ -167,6 +169,45 @@ func TestRights(t *testing.T) {
 	}
 	if got := Rights(checkup.Check{}); got != nil {
 		t.Errorf("no kind: %v", got)
+	}
+}
+
+// TestChecksShareTheLevel: a worksheet has the number of the plan's checks that test limits; those that compare, and a
+// check without others, have none.
+func TestChecksShareTheLevel(t *testing.T) {
+	mesh := func() checkup.Check {
+		return checkup.Check{Spec: &podmesh.Spec{
+			Sample: podmesh.Sample{Budget: 100},
+			Probes: map[checkup.Transport]checkup.Probe{checkup.ICMP: {Sizes: []int{56}, Count: 5}},
+		}}
+	}
+	snapshot := &cluster.Snapshot{}
+	for _, name := range []string{"n1", "n2"} {
+		snapshot.Nodes = append(snapshot.Nodes, cluster.Node{
+			Name: name, Ready: corev1.ConditionTrue, PodCIDRs: []string{"10.244.0.0/24"},
+		})
+	}
+	for _, tt := range []struct {
+		name   string
+		others map[string]checkup.Check
+		want   int
+	}{
+		{"alone", nil, 0},
+		{"beside a dry run", map[string]checkup.Check{"dry": {Spec: &placement.Spec{}}}, 0},
+		{"beside rules", map[string]checkup.Check{"rules": {Spec: &servicerules.Spec{}}}, 0},
+		{"beside another mesh, VMs and rules", map[string]checkup.Check{
+			"more": mesh(), "vms": {Spec: &vmlatency.Spec{}}, "rules": {Spec: &servicerules.Spec{}},
+		}, 3},
+	} {
+		plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"mesh": mesh()}}
+		maps.Copy(plan.Checks, tt.others)
+		w, _, err := Expand(plan, "mesh", snapshot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w.Checks != tt.want {
+			t.Errorf("%s: %d checks share the level, want %d", tt.name, w.Checks, tt.want)
+		}
 	}
 }
 

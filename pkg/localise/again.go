@@ -41,7 +41,7 @@ func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Durat
 			components = append(components, f.Component)
 		}
 	}
-	level := judge.Level(len(components))
+	level := judge.Level(j.Worksheet, len(components))
 	for _, c := range components {
 		c.lookAgain(j, further, again, level)
 	}

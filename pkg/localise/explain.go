@@ -71,7 +71,7 @@ func Explain(j *judge.Judgement) *Explanation {
 			slices.Clone(chosen),
 			func(c *candidate) bool { return !c.drops || c.cause == checkup.CausePair },
 		)
-		level := judge.Level(tests * l.components())
+		level := judge.Level(j.Worksheet, tests*l.components())
 		var components []*Component
 		marked := 0
 		for _, limit := range of {

@@ -38,9 +38,9 @@ const (
 // (localise.Separating). The last ones need not be in the sample, but their sources
 // have an agent, and their targets are on the roster.
 //
-// Pairs without any answer are measured as often as
-// before, others oftener. It is nil if there is nothing to look at, if the gate does not
-// want failures to be confirmed, if agents are inside existing pods, and after the second look.
+// Pairs without any answer are measured as often as before, others oftener, with stopping points (judge.StopsOf) at
+// which those end that lose far too much. It is nil if there is nothing to look at, if the gate does not want failures to
+// be confirmed, if agents are inside existing pods, and after the second look.
 //
 // Of more pairs than mostAgain, undecided ones come first, then those held up. But up to half of the look are
 // failed ones, spread over sources and targets, and up to an eighth those that separate causes. Again is pure: a
@@ -184,7 +184,8 @@ func spread(pairs []checkup.Pair) {
 // demandPorts selects source ports for the pairs of which one port was never answered
 // although another one was, and enough measurements for them. The ports are those of the
 // first look and some more: the agent of the second look has another address, so parallel
-// paths share out the old ports anew.
+// paths share out the old ports anew. Connections, of which each has a port of its own, get some too: measured
+// from any ports, they look as if single pairs and nodes lost an eighth (docs/accuracy.md, one of eight paths).
 func demandPorts(record *checkup.Record, counts map[checkup.Pair]int, random *rand.Rand) map[checkup.Pair][]int {
 	ports := map[checkup.Pair][]int{}
 	if record == nil {
@@ -222,17 +223,49 @@ func furtherLook(w *checkup.Worksheet, counts map[checkup.Pair]int, ports map[ch
 	}
 	var asked []checkup.Again
 	for p, count := range counts {
-		asked = append(asked, checkup.Again{Pair: p, Count: count, Ports: ports[p]})
+		asked = append(asked, checkup.Again{Pair: p, Count: count})
 	}
 	all := *w
 	all.Assignments = assign(make([][]int, len(w.Assignments)), asked)
+	stops := stopsOf(w, counts, ports)
 	var again []checkup.Again
 	for p := range all.Pairs() {
 		if count, is := counts[p]; is {
-			again = append(again, checkup.Again{Pair: p, Count: count, Ports: ports[p]})
+			again = append(again, checkup.Again{Pair: p, Count: count, Ports: ports[p], Stops: stops(p)})
 		}
 	}
 	return all.FurtherLook(again)
+}
+
+// stopsOf returns a function that returns the stopping points of a pair of a second look with these counts and source
+// ports: none if the plan has no limit on loss, if the pair is measured no oftener than before, and if it demands source
+// ports, because a dead one shows only if each is used several times.
+func stopsOf(
+	w *checkup.Worksheet,
+	counts map[checkup.Pair]int,
+	ports map[checkup.Pair][]int,
+) func(checkup.Pair) checkup.Stops {
+	limit := w.Expect.Loss.Max
+	may := func(p checkup.Pair) bool {
+		return limit != nil && !w.Expect.Unreachable && len(ports[p]) == 0 && counts[p] > w.Measurements(p)
+	}
+	points := 0
+	for p := range counts {
+		if may(p) {
+			points += judge.StopPoints
+		}
+	}
+	by := map[int]checkup.Stops{} // by count
+	return func(p checkup.Pair) checkup.Stops {
+		if !may(p) {
+			return nil
+		}
+		n := counts[p]
+		if _, known := by[n]; !known {
+			by[n] = judge.StopsOf(n, float64(*limit)/100, judge.LevelAtStops(w, points))
+		}
+		return by[n]
+	}
 }
 
 // assign adds the targets of a further look's pairs to those of each source, in order. Pairs of sources that do not

@@ -15,6 +15,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/judge/judgetest"
 	"github.com/checkplan/checkplan/pkg/localise"
+	"github.com/checkplan/checkplan/pkg/stats"
 )
 
 // confirms is a gate that wants failures to be confirmed.
@@ -124,6 +125,70 @@ func TestAgainCounts(t *testing.T) {
 	for n, want := range map[int]int{1: 5, 5: 25, 20: 100, 40: 200, 100: 200, 200: 200, 1000: 1000} {
 		if got := countAgain(n); got != want {
 			t.Errorf("%d measurements: again %d, want %d", n, got, want)
+		}
+	}
+}
+
+// TestAgainStops: pairs that are measured oftener than before have stopping points, whose level is shared by all of them;
+// not those without an answer, those with source ports, and those of a plan that does not limit the loss.
+func TestAgainStops(t *testing.T) {
+	mesh := judgetest.NewMesh(7, 12, 0, 0, judgetest.DefaultProbes())
+	w := mesh.Worksheet
+	w.Expect.Loss.Max, w.Budget = new(checkup.Percent(1)), 100_000
+	mesh.Drop = func(p judgetest.Packet) float64 { return judgetest.When(p.To == 1) + 0.2*judgetest.When(p.To == 2) }
+	record := mesh.Measure()
+	next := Again(w, mesh.Roster, record, confirms)
+	chance, ended := 0.0, 0
+	for _, a := range next.Again {
+		o := judge.Pairs(w, mesh.Roster, record, judging(confirms)).Find(a.Pair)
+		if oftener := a.Count > w.Measurements(a.Pair); (len(a.Stops) > 0) != (oftener && len(a.Ports) == 0) {
+			t.Errorf("%+v after %+v", a, o)
+		}
+		for _, s := range a.Stops {
+			chance += stats.AtLeast(s.Lost, s.After, 0.01)
+		}
+	}
+	if chance == 0 || chance > judge.FalseAlarms/8 {
+		t.Errorf("a pair that just keeps the limit stops in %v of the runs", chance)
+	}
+	look := further(mesh, record, mesh.Drop)
+	for _, o := range look.Record.Observations {
+		if a := look.Worksheet.AgainOf(o.Pair); o.Sent < a.Count {
+			ended++
+			if !a.Stops.End(&o) {
+				t.Errorf("ended at %d of %d: %+v", o.Sent, a.Count, a.Stops)
+			}
+		}
+	}
+	if ended == 0 {
+		t.Error("no pair ended at a stopping point")
+	}
+	record.Looks = []checkup.Look{*look}
+	for _, u := range Judge(w, mesh.Roster, record, confirms).Units {
+		if u.Verdict == checkup.Unmeasured {
+			t.Errorf("unmeasured: %+v", u)
+		}
+	}
+	w.Expect.Loss.Max = nil
+	for _, a := range Again(w, mesh.Roster, record, confirms).Again {
+		if len(a.Stops) > 0 {
+			t.Errorf("no limit on the loss: %+v", a)
+		}
+	}
+}
+
+// TestStopsRaiseNoAlarm: if all packets are lost with the probability of the limit, second looks with stopping points
+// fail no oftener than the level says, whatever the first look was.
+func TestStopsRaiseNoAlarm(t *testing.T) {
+	for seed := range judgetest.Iterations(20, 200) {
+		mesh := judgetest.NewMesh(seed, 6, 0, 0, judgetest.DefaultProbes())
+		w := mesh.Worksheet
+		w.Expect.Loss.Max, w.Budget, mesh.Repair = new(checkup.Percent(1)), 100_000, true
+		mesh.Drop = func(p judgetest.Packet) float64 { return 0.2 } // every pair is doubtful
+		record := mesh.Measure()
+		record.Looks = []checkup.Look{*further(mesh, record, func(judgetest.Packet) float64 { return 0.005 })}
+		if r := Judge(w, mesh.Roster, record, confirms); r.Counts.Fail > 0 {
+			t.Errorf("seed %d: %s with %+v", seed, r.Verdict, r.Counts)
 		}
 	}
 }

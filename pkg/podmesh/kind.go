@@ -16,7 +16,7 @@ var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
 	Survey: Survey, Expand: kind.Due(func(s *Spec) (int, bool) { return s.Sample.Round, s.Sample.Rotate }, expand),
 	Roster: rosterOf, Rights: Rights,
-	Explain: Explain, Judge: Judge, Again: Again, Compare: Compare, Nodes: true,
+	Explain: Explain, Judge: Judge, Again: Again, Compare: Compare, Nodes: true, Tests: true,
 }
 
 // expand is Expand, with warnings as lines.

@@ -85,7 +85,9 @@ type spot struct {
 	// fails are the losses that fail the place in the first look; suspect those that lead to a second look, and confirms
 	// those that then fail it.
 	fails, suspect, confirms int
-	absent                   bool
+	// stops are the points of the second look at which it ends, and the place has failed.
+	stops  checkup.Stops
+	absent bool
 }
 
 // seen is the probability that the spot fails, if the share p of its packets is lost. -1 if there is no such spot.
@@ -98,8 +100,20 @@ func (s spot) seen(p float64) float64 {
 	case s.second == 0:
 		return stats.AtLeast(s.fails, s.first, p)
 	default:
-		return stats.AtLeast(s.suspect, s.first, p) * stats.AtLeast(s.confirms, s.second, p)
+		return stats.AtLeast(s.suspect, s.first, p) * s.confirmed(p)
 	}
+}
+
+// confirmed is the probability that the second look fails the spot.
+func (s spot) confirmed(p float64) float64 {
+	if len(s.stops) == 0 {
+		return stats.AtLeast(s.confirms, s.second, p)
+	}
+	var at []stats.Point
+	for _, stop := range s.stops {
+		at = append(at, stats.Point{N: stop.After, K: stop.Lost})
+	}
+	return stats.AtLeastOnce(append(at, stats.Point{N: s.second, K: s.confirms}), p)
 }
 
 // smallest is the smallest loss, as a share, that is seen with probability often or more. seen must not decrease.
@@ -120,17 +134,22 @@ func sightOf(w *checkup.Worksheet, confirm bool) *sight {
 	all, trips, ways := countsOf(w)
 	at, tests := countPlaces(w), limitsOf(w.Expect)
 	most, _ := mostAgain(w)
-	// tested are the levels of the two looks, and what leads from the first to the second.
+	// tested are the levels of the two looks, that of the stopping points of the second, 0 without any, and what leads from
+	// the first to the second.
 	type tested struct {
-		first, second float64
-		suspect       func(t judge.Test) bool
+		first, second, stops float64
+		suspect              func(t judge.Test) bool
 	}
 	pairs, components := at.total*len(all), localise.Components(w)
+	again := min(pairs, most)
 	alone := tested{
-		judge.Level(pairs * tests), judge.Level(min(pairs, most) * tests),
+		judge.Level(w, pairs*tests), judge.LevelToTheEnd(w, again*tests), judge.LevelAtStops(w, again*judge.StopPoints),
 		func(t judge.Test) bool { return t.Verdict(0) != checkup.Pass },
 	}
-	together := tested{first: judge.Level(components * tests), second: judge.Level(min(components, localise.MaxUndecided))}
+	together := tested{
+		first:  judge.Level(w, components*tests),
+		second: judge.Level(w, min(components, localise.MaxUndecided)),
+	}
 	together.suspect = func(t judge.Test) bool { return localise.Suspect(t, together.first) }
 	// A wide place is what usually happens at a node, which then is no reason for suspicion.
 	wide := together
@@ -160,6 +179,9 @@ func sightOf(w *checkup.Worksheet, confirm bool) *sight {
 		if confirm {
 			s.second = int(min(1, float64(most)/float64(max(1, times*len(all)))) * float64(again))
 			s.suspect, s.confirms = min(s.fails, fewest(s.first, by.suspect)), fewest(s.second, fails(by.second))
+			if by.stops > 0 {
+				s.stops = judge.StopsOf(s.second, float64(*w.Expect.Loss.Max)/100, by.stops)
+			}
 		}
 		return s
 	}

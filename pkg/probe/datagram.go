@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -151,13 +152,13 @@ func (d *datagrams) measure(ctx context.Context, s *Session) checkup.Observation
 		}
 		c.flows = append(c.flows, f)
 	}
-	o := repeat(ctx, d.m, s.Watch, func(n int) ([]sample, error) {
+	o := repeat(ctx, d.m, s.Watch, func(n int, end ends) ([]sample, error) {
 		skipped := unbound
 		unbound = nil
 		if n == len(skipped) {
 			return skipped, nil
 		}
-		samples, err := c.round(ctx, s, n-len(skipped))
+		samples, err := c.round(ctx, s, n-len(skipped), end)
 		return append(samples, skipped...), err
 	})
 	if o.Unmeasured == nil {
@@ -191,8 +192,8 @@ type conversation struct {
 	scratch    []byte // the packet to send
 }
 
-// round sends n more packets and collects their answers.
-func (c *conversation) round(ctx context.Context, s *Session, n int) ([]sample, error) {
+// round sends n more packets, or fewer if it ends before, and collects their answers.
+func (c *conversation) round(ctx context.Context, s *Session, n int, end ends) ([]sample, error) {
 	first := len(c.journeys)
 	for i := range c.journeys {
 		c.journeys[i].over = true
@@ -208,7 +209,7 @@ func (c *conversation) round(ctx context.Context, s *Session, n int) ([]sample, 
 			f.receive(func(e event) { events <- c.understand(f, e, &scratch) })
 		})
 	}
-	err := c.run(ctx, s, first, events)
+	err := c.run(ctx, s, first, end, events)
 	for _, f := range c.flows {
 		f.interrupt()
 	}
@@ -231,12 +232,21 @@ func (c *conversation) round(ctx context.Context, s *Session, n int) ([]sample, 
 	return c.samples(first), nil
 }
 
-// run sends the packets from the given number on and waits until all are settled or timed out.
-func (c *conversation) run(ctx context.Context, s *Session, next int, events <-chan heard) error {
+// run sends the packets from the given number on and waits until all are settled or timed out. If it ends before, it
+// removes the packets that it did not send.
+func (c *conversation) run(ctx context.Context, s *Session, first int, end ends, events <-chan heard) error {
 	interval, timeout := time.Duration(c.m.Probe.Interval), time.Duration(c.m.Probe.Timeout)
-	granted := false
+	next, granted := first, false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	// wait sets the timer when the last packet was sent.
+	wait := func() {
+		if c.unsettled == 0 {
+			timer.Reset(min(interval, timeout, linger))
+			return
+		}
+		timer.Reset(time.Until(c.journeys[next-1].sent.Add(timeout)))
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -251,6 +261,11 @@ func (c *conversation) run(ctx context.Context, s *Session, next int, events <-c
 			if next == len(c.journeys) {
 				return nil
 			}
+			if !granted && end(next-first, c.unanswered(first, next)) && !c.silentFlow(next) {
+				c.journeys = c.journeys[:next]
+				wait()
+				continue
+			}
 			if !granted && s.Limiter != nil {
 				granted = true
 				if wait := s.Limiter.Reserve().Delay(); wait > 0 {
@@ -263,17 +278,37 @@ func (c *conversation) run(ctx context.Context, s *Session, next int, events <-c
 			if err := c.send(next, sent); err != nil {
 				return err
 			}
-			next++
-			switch {
-			case next < len(c.journeys):
+			if next++; next < len(c.journeys) {
 				timer.Reset(time.Until(sent.Add(interval)))
-			case c.unsettled == 0:
-				timer.Reset(min(interval, timeout, linger))
-			default:
-				timer.Reset(time.Until(sent.Add(timeout)))
+			} else {
+				wait()
 			}
 		}
 	}
+}
+
+// unanswered counts the packets from one number to before another one that are not answered yet, or never.
+func (c *conversation) unanswered(from, end int) int {
+	n := 0
+	for i := range c.journeys[from:end] {
+		if c.journeys[from+i].came.IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+// silentFlow is checkup.SilentFlow of the packets up to before a number.
+func (c *conversation) silentFlow(end int) bool {
+	counted := make([]checkup.Flow, len(c.flows))
+	for i := range c.journeys[:end] {
+		f := &counted[slices.Index(c.flows, c.journeys[i].flow)]
+		f.Sent++
+		if !c.journeys[i].came.IsZero() {
+			f.Received++
+		}
+	}
+	return checkup.SilentFlow(counted)
 }
 
 // send sends packet i.

@@ -43,6 +43,10 @@
 // another socket of this host uses is tried again for as long as the pair takes. Then its share of the measurements is
 // not made, and its flow is unmeasured: another port would say nothing about it.
 //
+// A pair may have stopping points (Measurement.Stops). Before the measurement after such a point, the agent waits for
+// answers only if the pair would be beyond the point without them, and sends nothing meanwhile: what a responder counts is
+// what is reported. If the pair is beyond it, it ends; otherwise it goes on.
+//
 // A flow is the same only while the agent's address is the same: a hash of paths includes addresses.
 //
 // The kernel sets the don't-fragment bit: a path that silently drops large packets appears as loss.

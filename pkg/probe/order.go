@@ -177,6 +177,12 @@ func checkOrder(o checkup.Order) error {
 		for _, port := range a.Ports {
 			must(port >= 1 && port <= 65535, "%s.ports: %d is not from 1 to 65535", at, port)
 		}
+		before := 0
+		for _, s := range a.Stops {
+			must(s.After > before && s.After < a.Count, "%s.stops: %d is not from %d to %d", at, s.After, before+1, a.Count-1)
+			must(s.Lost >= 1 && s.Lost <= s.After, "%s.stops: %d of %d lost is impossible", at, s.Lost, s.After)
+			before = s.After
+		}
 	}
 	for i, t := range o.Targets {
 		at := fmt.Sprintf("targets[%d]", i)
@@ -405,7 +411,7 @@ func again(o checkup.Order, add func(checkup.OrderTarget, Measurement)) {
 		probe := probes[a.Transport]
 		probe.Count = a.Count
 		add(targets[a.Target], Measurement{
-			Pair: a.Pair, Probe: probe, Ports: a.Ports, Witness: targets[a.Target].Witness,
+			Pair: a.Pair, Probe: probe, Ports: a.Ports, Stops: a.Stops, Witness: targets[a.Target].Witness,
 			Identify: targets[a.Target].Identify, Settle: time.Duration(targets[a.Target].Settle),
 			Idle: time.Duration(targets[a.Target].Idle),
 		})

@@ -246,7 +246,7 @@ func TestMeasurementsAgain(t *testing.T) {
 			{Target: 4, Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.4"}},
 		},
 		Again: []checkup.Again{
-			{Pair: pair(3, checkup.IPv4, 64), Count: 100},
+			{Pair: pair(3, checkup.IPv4, 64), Count: 100, Stops: checkup.Stops{{After: 20, Lost: 6}, {After: 40, Lost: 8}}},
 			{Pair: pair(3, checkup.IPv4, 1400), Count: 20, Ports: []int{40001, 40002}},
 			{Pair: pair(3, checkup.IPv6, 64), Count: 20}, // it has no such address
 			{Pair: pair(4, checkup.IPv4, 64), Count: 20},
@@ -265,7 +265,7 @@ func TestMeasurementsAgain(t *testing.T) {
 	often.Count = 100
 	address := netip.MustParseAddrPort("10.0.0.3:7007")
 	want := []Measurement{
-		{Pair: pair(3, checkup.IPv4, 64), Address: address, Probe: often},
+		{Pair: pair(3, checkup.IPv4, 64), Address: address, Probe: often, Stops: checkup.Stops{{After: 20, Lost: 6}, {After: 40, Lost: 8}}},
 		{Pair: pair(3, checkup.IPv4, 1400), Address: address, Probe: seldom, Ports: []int{40001, 40002}},
 	}
 	if diff := cmp.Diff(want, ms, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
@@ -282,6 +282,7 @@ func TestMeasurementsAgain(t *testing.T) {
 	order.Again = []checkup.Again{
 		{Pair: checkup.Pair{Source: 6, Family: "IPv5", Transport: checkup.TLS, Size: 1}, Count: 0, Ports: []int{0}},
 		{Pair: pair(3, checkup.IPv4, 31), Count: 1001, Ports: []int{65536}},
+		{Pair: pair(3, checkup.IPv4, 64), Count: 20, Stops: checkup.Stops{{After: 5, Lost: 6}, {After: 5, Lost: 0}, {After: 20, Lost: 1}}},
 	}
 	if b, err = json.Marshal(order); err != nil {
 		t.Fatal(err)
@@ -302,6 +303,10 @@ again[0].ports: 0 is not from 1 to 65535
 again[1].z: 31 is not from 32 to 65507
 again[1].n: must be from 1 to 1000
 again[1].ports: 65536 is not from 1 to 65535
+again[2].stops: 6 of 5 lost is impossible
+again[2].stops: 5 is not from 6 to 19
+again[2].stops: 0 of 5 lost is impossible
+again[2].stops: 20 is not from 6 to 19
 `), "\n"), strings.Split(err.Error(), "\n")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -46,8 +47,10 @@ type Measurement struct {
 	// Responder or a pod. A Peer with a Question is asked at Address, within the probe's timeout.
 	Peer      *checkup.Peer
 	Deadlines checkup.StageDeadlines
-	// Ports are the source ports that must be used, see checkup.Again; empty if any will do.
+	// Ports are the source ports that must be used, and Stops the points at which measuring may end before Probe.Count,
+	// see checkup.Again; empty if any port will do, and if all must be measured.
 	Ports []int
+	Stops checkup.Stops
 	// Witness says that the target is a Responder, and must report the source address that it sees.
 	Witness bool
 	// Identify says that the target is a Responder, or a Service over several, and that each must report its own address.
@@ -141,20 +144,35 @@ const (
 	longestPause = 8 * repeatPause
 )
 
+// ends reports whether a round ends before its next measurement, after it has made some, of which so many are not
+// answered yet: if they never are, the pair is beyond one of its Stops. So an agent waits for late answers only if the
+// pair almost certainly ends, and nothing is sent behind the point at which it does.
+type ends func(made, unanswered int) bool
+
 // repeat calls round until Probe.Count measurements are not spoiled: first for all, then for the missing ones, up to
-// maxTries times the count in total. If ctx ends in between, the earlier measurements count. round makes n
-// measurements; it returns errCutShort if it did not complete them, or an error of the local socket.
-func repeat(ctx context.Context, m Measurement, w *Watch, round func(n int) ([]sample, error)) checkup.Observation {
+// maxTries times the count in total, or until the pair ends at one of its Stops. If ctx ends in between, the earlier
+// measurements count. round makes n measurements, or fewer if it ends before; it returns errCutShort if it did not
+// complete them, or an error of the local socket.
+func repeat(
+	ctx context.Context,
+	m Measurement,
+	w *Watch,
+	round func(n int, end ends) ([]sample, error),
+) checkup.Observation {
 	var samples []sample
-	pause := repeatPause
+	var sofar checkup.Observation
+	end := func(made, unanswered int) bool {
+		return made > 0 && m.Stops.Crossed(sofar.Sent+made, sofar.Sent-sofar.Received+unanswered)
+	}
+	pause, spoiled := repeatPause, false
 	for missing := m.Probe.Count; missing > 0 && len(samples) < maxTries*m.Probe.Count; {
-		if len(samples) > 0 {
+		if spoiled {
 			if sleepUntil(ctx, time.Now().Add(pause)) != nil {
 				break
 			}
 			pause = min(2*pause, longestPause)
 		}
-		more, err := round(min(missing, maxTries*m.Probe.Count-len(samples)))
+		more, err := round(min(missing, maxTries*m.Probe.Count-len(samples)), end)
 		if ctx.Err() != nil || errors.Is(err, errCutShort) {
 			if len(samples) == 0 {
 				return cutShort(m)
@@ -167,8 +185,16 @@ func repeat(ctx context.Context, m Measurement, w *Watch, round func(n int) ([]s
 		for i := range more {
 			more[i].late(time.Duration(m.Probe.Timeout))
 		}
-		missing -= w.believe(more)
+		believed := w.believe(more)
+		spoiled = believed < len(more)
+		missing -= believed
 		samples = append(samples, more...)
+		if len(m.Stops) == 0 {
+			continue
+		}
+		if sofar = tally(m, samples); m.Stops.End(&sofar) {
+			break
+		}
 	}
 	return tally(m, samples)
 }
@@ -190,13 +216,22 @@ func series(
 		turns[i].mine = make(chan struct{}, 1)
 	}
 	made := 0
-	return repeat(ctx, m, s.Watch, func(n int) ([]sample, error) {
+	return repeat(ctx, m, s.Watch, func(n int, end ends) ([]sample, error) {
 		samples := make([]sample, n)
+		var answered atomic.Int64
 		g, gctx := errgroup.WithContext(ctx)
 		g.SetLimit(maxOutstanding)
 		next := time.Now()
 		for i := range samples {
-			if err := pace(gctx, next, s.Limiter); err != nil {
+			err := sleepUntil(gctx, next)
+			if err == nil && end(i, i-int(answered.Load())) {
+				n = i
+				break
+			}
+			if err == nil {
+				err = pace(gctx, next, s.Limiter)
+			}
+			if err != nil {
 				if err := g.Wait(); err != nil {
 					return nil, err
 				}
@@ -206,6 +241,11 @@ func series(
 			number := made
 			made++
 			g.Go(func() (err error) {
+				defer func() {
+					if err == nil && samples[i].cause == nil {
+						answered.Add(1)
+					}
+				}()
 				if len(m.Ports) == 0 {
 					samples[i], err = one(gctx, m)
 					return err
@@ -216,7 +256,7 @@ func series(
 				return err
 			})
 		}
-		return samples, g.Wait()
+		return samples[:n], g.Wait()
 	})
 }
 

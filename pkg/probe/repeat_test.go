@@ -67,7 +67,7 @@ func TestRepeatUntilEnoughAreGood(t *testing.T) {
 				}
 				made := 0
 				var rounds []int
-				got := repeat(ctx, Measurement{Probe: checkup.Probe{Count: 3}}, w, func(n int) (samples []sample, _ error) {
+				got := repeat(ctx, Measurement{Probe: checkup.Probe{Count: 3}}, w, func(n int, _ ends) (samples []sample, _ error) {
 					rounds = append(rounds, n)
 					if err := test.errs[len(rounds)]; err != nil {
 						return nil, err
@@ -91,6 +91,61 @@ func TestRepeatUntilEnoughAreGood(t *testing.T) {
 	}
 }
 
+// A pair ends at a stopping point if it is beyond it by the measurements that were not spoiled, and a round ends where
+// that is possible. Four measurements are ordered; after two of them, one loss is enough.
+func TestRepeatEnds(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		made   string // s spoiled, g good, x refused
+		rounds []int
+		want   checkup.Observation
+	}{
+		{"nothing is lost", "gggg", []int{4}, checkup.Observation{Sent: 4, Received: 4}},
+		{"lost too late", "ggxx", []int{4}, checkup.Observation{Sent: 4, Received: 2}},
+		{"lost", "gx", []int{4}, checkup.Observation{Sent: 2, Received: 1}},
+		{"all is lost", "xx", []int{4}, checkup.Observation{Sent: 2}},
+		{"spoiled before the point", "sxg", []int{4, 3}, checkup.Observation{Sent: 2, Received: 1, Spoiled: 1}},
+		{"spoiled, not lost", "sgggg", []int{4, 3}, checkup.Observation{Sent: 4, Received: 4, Spoiled: 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start, w := time.Now(), &Watch{}
+				w.woke(start, start.Add(time.Hour))
+				made := 0
+				var rounds []int
+				m := Measurement{Probe: checkup.Probe{Count: 4}, Stops: checkup.Stops{{After: 2, Lost: 1}}}
+				got := repeat(t.Context(), m, w, func(n int, end ends) (samples []sample, _ error) {
+					rounds = append(rounds, n)
+					unanswered := 0
+					for i := range n {
+						if end(i, unanswered) {
+							break
+						}
+						s := sample{start: start.Add(2 * time.Hour), end: start.Add(3 * time.Hour)}
+						switch test.made[made] {
+						case 's':
+							s.start, s.end = start, start.Add(time.Minute)
+							unanswered++ // until it is over
+						case 'x':
+							s.cause = cause(checkup.StageConnect, "connection refused")
+							unanswered++
+						}
+						samples = append(samples, s)
+						made++
+					}
+					return samples, nil
+				})
+				if got.Sent != test.want.Sent || got.Received != test.want.Received || got.Spoiled != test.want.Spoiled {
+					t.Errorf("%+v, want %+v", got, test.want)
+				}
+				if diff := cmp.Diff(test.rounds, rounds); diff != "" {
+					t.Errorf("measurements by round (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
 // The pause before a repeat doubles up to its limit.
 func TestPausesBetweenRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +153,7 @@ func TestPausesBetweenRepeats(t *testing.T) {
 		w.woke(start, start.Add(time.Hour)) // spoils all
 		var pauses []time.Duration
 		last := start
-		repeat(t.Context(), Measurement{Probe: checkup.Probe{Count: 2}}, w, func(n int) ([]sample, error) {
+		repeat(t.Context(), Measurement{Probe: checkup.Probe{Count: 2}}, w, func(n int, _ ends) ([]sample, error) {
 			pauses = append(pauses, time.Since(last))
 			last = time.Now()
 			return slices.Repeat([]sample{{start: start, end: start.Add(time.Minute)}}, min(n, 1)), nil

@@ -118,7 +118,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		return nil, nil, fmt.Errorf("budget: %s are not enough for the %d of %s: raise it, admit fewer nodes by placement, or "+
 			"leave out policies", checkup.Count(spec.Budget, "pair"), n, checkup.Count(len(nodes), "node"))
 	}
-	if need := leastCount(len(with), w.CountPairs()); sheet.Share == ShareEven && spec.Probe.Count < need {
+	if need := leastCount(w, len(with), w.CountPairs()); sheet.Share == ShareEven && spec.Probe.Count < need {
 		warn("probe.count: with %d, an endpoint of %d may be missed by chance, and a pair be undecided: want %d", spec.Probe.Count,
 			len(with), need)
 	}
@@ -138,11 +138,11 @@ func probe(spec *Spec, size int) checkup.Probe {
 
 // leastCount is the least number of measurements of a pair that shows an endpoint which is never reached, of so many,
 // in a check of so many pairs.
-func leastCount(endpoints, pairs int) int {
+func leastCount(w *checkup.Worksheet, endpoints, pairs int) int {
 	if endpoints < 2 {
 		return 1
 	}
-	level := judge.Level(2 * endpoints * pairs)
+	level := judge.Level(w, 2*endpoints*pairs)
 	return int(math.Ceil(math.Log(level) / math.Log(1-1/float64(endpoints))))
 }
 

@@ -39,7 +39,7 @@ func Explain(e kind.Explained) kind.Explanation {
 	case ShareAny:
 		x.Field("shares", "each endpoint must answer; how often is not tested")
 	default:
-		x.Field("shares", fmt.Sprintf("must be even; all tests of a look together are wrong in 1 of %.0f runs", 1/judge.Level(1)))
+		x.Field("shares", fmt.Sprintf("must be even; all tests of a look together are wrong in 1 of %.0f runs", 1/judge.Level(w, 1)))
 	}
 	if e.Gate.Confirm {
 		x.Field("second look", fmt.Sprintf("failed pairs, at most %d, within what is left of timeouts.probe (%s)",

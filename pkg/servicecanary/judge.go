@@ -155,7 +155,7 @@ func (l *looks) judge(w *checkup.Worksheet, record *checkup.Record) *judge.Judge
 			tests += 2 * len(v.endpoints)
 		}
 	}
-	level, doubt := judge.Level(tests), 0.0
+	level, doubt := judge.Level(w, tests), 0.0
 	if l.gate.Confirm && w.Look == 0 { // a further look decides
 		doubt = judge.Doubt / float64(max(tests, 1))
 	}
@@ -203,7 +203,7 @@ func (l *looks) forget(j *judge.Judgement) {
 			last = address
 		}
 	}
-	level := judge.Level(len(pairs))
+	level := judge.Level(l.w, len(pairs))
 	for c, of := range pairs {
 		for _, o := range of {
 			v := l.views[o.Pair]

@@ -17,7 +17,7 @@ const Name checkup.Kind = "serviceCanary"
 var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
 	Survey: survey, Expand: Expand, Roster: kind.ExistingTargets, Rights: Rights,
-	Explain: Explain, Judge: Judge, Again: Again, Nodes: true,
+	Explain: Explain, Judge: Judge, Again: Again, Nodes: true, Tests: true,
 }
 
 // survey adds nothing: the nodes are in every snapshot.

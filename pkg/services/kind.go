@@ -15,7 +15,7 @@ var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
 	Survey: Survey, Expand: kind.Due(func(s *Spec) (int, bool) { return s.Sample.Round, s.Sample.Rotate }, Expand),
 	Roster: kind.ExistingTargets, Rights: Rights,
-	Explain: Explain, Judge: Judge, Again: Again, AskAfter: AskAfter, Nodes: true,
+	Explain: Explain, Judge: Judge, Again: Again, AskAfter: AskAfter, Nodes: true, Tests: true,
 }
 
 // Rights returns the rights that a check needs in addition to those of every run, and to listing nodes: it lists

@@ -21,6 +21,34 @@ func AtLeast(k, n int, p float64) float64 {
 	return mathext.RegIncBeta(float64(k), float64(n-k+1), p)
 }
 
+// Point is K successes in the first N of some trials.
+type Point struct{ N, K int }
+
+// AtLeastOnce is the probability that, at one or more of the points, the first N trials have K successes or more. The
+// points are in the order of N. It is exact: the trials are gone through one by one (Armitage, McPherson and Rowe,
+// Journal of the Royal Statistical Society A 132, 1969).
+func AtLeastOnce(points []Point, p float64) float64 {
+	p = min(max(p, 0), 1)
+	// below has, by the number of successes, the probability that no point was reached yet.
+	below, reached, made := []float64{1}, 0.0, 0
+	for _, at := range points {
+		for ; made < at.N; made++ {
+			below = append(below, 0)
+			for k := len(below) - 1; k >= 0; k-- {
+				below[k] *= 1 - p
+				if k > 0 {
+					below[k] += below[k-1] * p
+				}
+			}
+		}
+		for len(below) > max(at.K, 0) {
+			reached += below[len(below)-1]
+			below = below[:len(below)-1]
+		}
+	}
+	return reached
+}
+
 // Upper is the one-sided upper confidence bound on p when X is k (Clopper and Pearson, Biometrika 26, 1934): the p at
 // which X is k or less with probability 1-confidence. It is 1 if k is n or more, and without trials.
 //

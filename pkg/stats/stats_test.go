@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -55,6 +56,54 @@ func TestAtLeast(t *testing.T) {
 	} {
 		if got := AtLeast(test.k, test.n, test.p); math.Abs(got-test.want) > 1e-3*test.want {
 			t.Errorf("AtLeast(%d, %d, %v) = %v, want %v", test.k, test.n, test.p, got, test.want)
+		}
+	}
+}
+
+// TestAtLeastOnce compares with all sequences of a few trials, with AtLeast at a single point, and with the published
+// probability that repeated tests of one sample, each at 5%, show a difference where there is none.
+func TestAtLeastOnce(t *testing.T) {
+	points := []Point{{2, 2}, {5, 3}, {5, 4}, {9, 4}}
+	for _, p := range []float64{0, 0.01, 0.3, 0.9, 1} {
+		want := 0.0
+		for trials := range 1 << 9 {
+			chance, reached := 1.0, false
+			k := 0
+			for i := range 9 {
+				if trials>>i&1 == 1 {
+					k++
+					chance *= p
+				} else {
+					chance *= 1 - p
+				}
+				reached = reached || slices.ContainsFunc(points, func(at Point) bool { return at.N == i+1 && k >= at.K })
+			}
+			if reached {
+				want += chance
+			}
+		}
+		if got := AtLeastOnce(points, p); math.Abs(got-want) > 1e-12 {
+			t.Errorf("p = %v: %v, want %v", p, got, want)
+		}
+	}
+	for _, at := range []Point{{20, 6}, {100, 9}, {7, 0}, {7, 8}, {0, 0}} {
+		if got, want := AtLeastOnce([]Point{at}, 0.05), AtLeast(at.K, at.N, 0.05); math.Abs(got-want) > 1e-12 {
+			t.Errorf("%+v: %v, want %v", at, got, want)
+		}
+	}
+	if got := AtLeastOnce(nil, 0.5); got != 0 {
+		t.Errorf("no point: %v", got)
+	}
+	// Armitage, McPherson and Rowe, table 1, for a normal mean in both directions: 14.2% after 5 tests, 10.7% after 3.
+	for _, n := range []int{3, 5} {
+		var up []Point
+		for i := range n {
+			made := 2000 * (i + 1)
+			up = append(up, Point{made, int(math.Ceil(float64(made)/2 + 1.96*math.Sqrt(float64(made))/2))})
+		}
+		want := map[int]float64{3: 0.107, 5: 0.142}[n] / 2
+		if got := AtLeastOnce(up, 0.5); math.Abs(got-want) > 0.004 {
+			t.Errorf("%d tests: %v, want %v", n, got, want)
 		}
 	}
 }

@@ -14,7 +14,7 @@ const Name checkup.Kind = "vmLatency"
 var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
 	Survey: Survey, Expand: Expand, Roster: Roster, Rights: Rights,
-	Explain: Explain, Judge: Judge, Compare: Compare,
+	Explain: Explain, Judge: Judge, Compare: Compare, Tests: true,
 	Outcome: func(spec checkup.Spec) *checkup.ConfigMapRef {
 		if v, ok := spec.(*Spec); ok {
 			return v.Kiagnose

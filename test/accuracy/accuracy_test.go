@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,12 +148,20 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestPaths: of eight equal paths, each has an eighth of the flows.
+// TestPaths: of eight equal paths, each has an eighth of the flows, and an agent of another look has others.
 func TestPaths(t *testing.T) {
-	hits := make([]int, 8)
+	hits, moved := make([]int, 8), 0
 	for i := range 80_000 {
 		p := packet{from: i % 40, to: i % 41, port: 32768 + i, transport: checkup.UDP, family: checkup.IPv6, answer: i%2 == 0}
+		again := p
+		again.look = 1
 		hits[pathOf(p, 7)%8]++
+		if pathOf(p, 7)%8 != pathOf(again, 7)%8 {
+			moved++
+		}
+	}
+	if moved < 69_000 || moved > 71_000 {
+		t.Errorf("%d of 80000 flows have another path in another look, want seven of eight", moved)
 	}
 	for path, n := range hits {
 		if n < 9_500 || n > 10_500 {
@@ -209,5 +218,38 @@ func TestAlgorithms(t *testing.T) {
 				t.Errorf("%s: %s names %v, want %v", name, a.name, got, n.fault.causes)
 			}
 		}
+	}
+}
+
+// TestBelow: an algorithm is better beyond chance only if it is in enough runs, and more often than not; a few seeds show
+// nothing.
+func TestBelow(t *testing.T) {
+	perfect, poor := score{1, 1, 1, 1}, score{1, 1, 0, 0}
+	for _, test := range []struct {
+		name          string
+		ours, theirs  score // of each run in which they differ
+		runs, against int   // runs in which the algorithm is better, and worse
+		want          tally
+	}{
+		{"alike", perfect, perfect, 0, 0, tally{1, 0, 0}},
+		{"ours is better", perfect, poor, 0, 50, tally{1, 0, 0}},
+		{"better in a few", poor, perfect, 6, 0, tally{1, 1, 0}},
+		{"better in many", poor, perfect, 20, 0, tally{1, 1, 1}},
+		{"better as often as worse", poor, perfect, 21, 20, tally{1, 1, 0}},
+	} {
+		c := newCell()
+		c.ours.add(test.ours)
+		c.baselines[1].add(test.theirs)
+		c.baselines[0].add(poor)
+		c.baselines[2].add(poor)
+		c.duels[1] = duel{test.runs, test.against}
+		var got tally
+		text := got.compare(c, 650)
+		if got != test.want || (text == "") != (got.below == 0) || strings.HasSuffix(text, "!") != (got.beyond == 1) {
+			t.Errorf("%s: %+v, %q; want %+v", test.name, got, text, test.want)
+		}
+	}
+	if got := (score{}).f1(); got != 1 {
+		t.Errorf("nothing is broken and nothing found: %v, want 1", got)
 	}
 }

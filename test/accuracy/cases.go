@@ -304,7 +304,8 @@ var scenarios = []scenario{
 	}},
 }
 
-// pathOf hashes what a router with several equal paths hashes (RFC 2992): addresses, protocol and ports.
+// pathOf hashes what a router with several equal paths hashes (RFC 2992): addresses, protocol and ports. The agent of
+// another look is another pod, with another address.
 func pathOf(p packet, salt uint64) uint64 {
 	h := salt
 	mix := func(v int) { // SplitMix64
@@ -315,6 +316,7 @@ func pathOf(p packet, salt uint64) uint64 {
 	}
 	mix(p.from)
 	mix(p.to)
+	mix(p.look)
 	mix(p.port)
 	mix(len(p.transport))
 	mix(len(p.family) + int(p.family[len(p.family)-1]))

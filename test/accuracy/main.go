@@ -87,15 +87,24 @@ type cell struct {
 	ours           score
 	slowest        time.Duration
 	baselines      []score           // of the algorithms
+	duels          []duel            // of each algorithm with ours
 	wrong          map[uint64]string // runs with a wrong verdict or finding, by seed
 }
 
 // table prints one row for each setting, as soon as it is measured, and before it the wrong runs if they are wanted. In
-// the end it prints one row for each case and noise, for all sizes and degrees together.
+// the end it prints one row for each case and noise, for all sizes and degrees together. It returns an error if one of
+// the algorithms is better than ours in any of these, beyond chance.
 func table(settings []setting, seeds uint64, wrong bool) error {
 	printHead()
 	var joined []setting
 	cells := map[string]*cell{}
+	for _, s := range settings {
+		if key := s.scenario.name + "/" + s.noise.name; cells[key] == nil {
+			joined, cells[key] = append(joined, setting{scenario: s.scenario, noise: s.noise}), newCell()
+		}
+	}
+	comparisons := len(settings) + len(joined)
+	var single, rows tally
 	for _, s := range settings {
 		c, err := s.measure(seeds)
 		if err != nil {
@@ -106,20 +115,20 @@ func table(settings []setting, seeds uint64, wrong bool) error {
 				fmt.Printf("seed %d: %s\n", seed, c.wrong[seed])
 			}
 		}
-		s.print(c)
-		key := s.scenario.name + "/" + s.noise.name
-		if cells[key] == nil {
-			joined, cells[key] = append(joined, setting{scenario: s.scenario, noise: s.noise}), newCell()
+		s.print(c, single.compare(c, comparisons))
+		cells[s.scenario.name+"/"+s.noise.name].join(c)
+	}
+	if len(joined) < len(settings) {
+		fmt.Println()
+		printHead()
+		for _, s := range joined {
+			c := cells[s.scenario.name+"/"+s.noise.name]
+			s.print(c, rows.compare(c, comparisons))
 		}
-		cells[key].join(c)
 	}
-	if len(joined) == len(settings) {
-		return nil
-	}
-	fmt.Println()
-	printHead()
-	for _, s := range joined {
-		s.print(cells[s.scenario.name+"/"+s.noise.name])
+	fmt.Printf("\nbelow the best algorithm: %s\n                          %s\n", single.in("cell"), rows.in("row"))
+	if n := single.beyond + rows.beyond; n > 0 {
+		return fmt.Errorf("one of the algorithms is better in %s", checkup.Count(n, "cell or row"))
 	}
 	return nil
 }
@@ -130,11 +139,11 @@ func printHead() {
 	for _, a := range algorithms {
 		fmt.Printf(" %-11s |", a.name)
 	}
-	fmt.Printf(" slowest |\n|---|---|---|---|---|---|---|---|---|---|---|%s---|\n", strings.Repeat("---|", len(algorithms)))
+	fmt.Printf(" slowest | below |\n|---|---|---|---|---|---|---|---|---|---|---|%s---|---|\n", strings.Repeat("---|", len(algorithms)))
 }
 
-// print prints a row. A setting of no size is for all of them.
-func (s setting) print(c *cell) {
+// print prints a row, with what compare says of it. A setting of no size is for all of them.
+func (s setting) print(c *cell, below string) {
 	size, degree := strconv.Itoa(s.nodes), strconv.Itoa(s.degree)
 	if s.nodes == 0 {
 		size, degree = "all", "all"
@@ -146,11 +155,13 @@ func (s setting) print(c *cell) {
 	for _, b := range c.baselines {
 		fmt.Printf(" %s |", b.both(b.exact))
 	}
-	fmt.Printf(" %7v |\n", c.slowest.Round(time.Millisecond))
+	fmt.Printf(" %7v | %s |\n", c.slowest.Round(time.Millisecond), below)
 }
 
 func newCell() *cell {
-	return &cell{baselines: make([]score, len(algorithms)), wrong: map[uint64]string{}}
+	return &cell{
+		baselines: make([]score, len(algorithms)), duels: make([]duel, len(algorithms)), wrong: map[uint64]string{},
+	}
 }
 
 // join adds the runs of another cell, but not which of them were wrong.
@@ -161,8 +172,49 @@ func (c *cell) join(o *cell) {
 	c.ours.add(o.ours)
 	for i := range c.baselines {
 		c.baselines[i].add(o.baselines[i])
+		c.duels[i].better += o.duels[i].better
+		c.duels[i].worse += o.duels[i].worse
 	}
 }
+
+// best returns the algorithm with the highest f1, and whether that is above ours.
+func (c *cell) best() (i int, above bool) {
+	for k := range c.baselines {
+		if c.baselines[k].f1() > c.baselines[i].f1() {
+			i = k
+		}
+	}
+	return i, c.baselines[i].f1() > c.ours.f1()
+}
+
+// tally counts the cells and rows in which the best algorithm is above ours, and those in which that is beyond chance.
+type tally struct{ all, below, beyond int }
+
+// in counts them in words.
+func (t tally) in(noun string) string {
+	return fmt.Sprintf("%d of %s, %d of them beyond chance", t.below, checkup.Count(t.all, noun), t.beyond)
+}
+
+// compare adds a cell of a table with so many cells and rows, and returns what to print of it: the best algorithm if it
+// is above ours, with its chance (see duel), and an exclamation mark if that is at most significance of the whole table.
+func (t *tally) compare(c *cell, cells int) string {
+	t.all++
+	i, above := c.best()
+	if !above {
+		return ""
+	}
+	t.below++
+	mark, chance := "", c.duels[i].chance()
+	if chance <= significance/float64(cells*len(algorithms)) {
+		t.beyond++
+		mark = "!"
+	}
+	return fmt.Sprintf("%s %.2g%s", algorithms[i].name, chance, mark)
+}
+
+// significance is the probability that chance alone puts an algorithm above ours beyond chance, anywhere in a table in
+// which all are alike. It is divided by the number of comparisons (Bonferroni).
+const significance = 0.05
 
 // measure makes the runs of a setting, on all cores.
 func (s setting) measure(seeds uint64) (*cell, error) {
@@ -221,7 +273,14 @@ func (c *cell) add(seed uint64, t *trial) {
 	c.slowest = max(c.slowest, t.took)
 	c.open, c.left = c.open+t.open, c.left+t.left
 	for i, b := range t.baselines {
-		c.baselines[i].add(grade(withoutPaths(t.causes), b))
+		other := grade(withoutPaths(t.causes), b)
+		c.baselines[i].add(other)
+		switch {
+		case other.f1() > graded.f1():
+			c.duels[i].better++
+		case other.f1() < graded.f1():
+			c.duels[i].worse++
+		}
 	}
 	if t.report.Verdict != want || graded.exact < max(graded.causes, graded.findings) {
 		var got []string

@@ -148,35 +148,40 @@ func (n *network) measure(w *checkup.Worksheet) *checkup.Record {
 	return r
 }
 
-// udpPorts is the number of source ports of a udp pair, as pkg/probe has it.
-const udpPorts = 4
-
 // pair measures one pair, and counts the requests that arrived.
 func (n *network) pair(w *checkup.Worksheet, p checkup.Pair) (checkup.Observation, int) {
 	count := w.Measurements(p)
 	probe, _ := w.Probe(p.Transport)
-	o := checkup.Observation{Pair: p, Sent: count, RTTs: make([]int64, 0, count)}
+	o := checkup.Observation{Pair: p, RTTs: make([]int64, 0, count)}
 	timeout, stage := time.Duration(probe.Timeout), checkup.StageEcho
 	if p.Transport == checkup.TCP {
 		stage = checkup.StageConnect
 	}
 	var demanded []int
+	var stops checkup.Stops
 	if a := w.AgainOf(p); a != nil {
-		demanded = a.Ports
+		demanded, stops = a.Ports, a.Stops
+	}
+	if p.Transport == checkup.UDP && len(demanded) == 0 {
+		for range min(checkup.UDPFlows, count) {
+			demanded = append(demanded, n.port())
+		}
 	}
 	request := packet{
 		from: p.Source, to: p.Target, family: p.Family, transport: p.Transport, size: p.Size, look: w.Look,
 	}
 	arrived := 0
 	for i := range count {
+		if stops.End(&o) {
+			break
+		}
 		switch {
 		case len(demanded) > 0:
-			request.port = demanded[i%len(demanded)]
-		case p.Transport == checkup.UDP && i*udpPorts/count == (i-1)*udpPorts/count && i > 0:
-			// the same port, in blocks
+			request.port = demanded[i%len(demanded)] // in turn
 		case p.Transport != checkup.ICMP:
 			request.port = n.port()
 		}
+		o.Sent++
 		rtt, came := n.exchange(request, timeout, &arrived)
 		if came {
 			o.Received++

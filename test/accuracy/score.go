@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/stats"
 )
 
 // score compares findings with the causes that were injected.
@@ -29,8 +30,21 @@ func (s score) both(right int) string {
 	return fmt.Sprintf("%4s / %4s", share(right, s.findings), share(right, s.causes))
 }
 
-// f1 is the harmonic mean of exact precision and recall.
-func (s score) f1() float64 { return 2 * float64(s.exact) / float64(max(1, s.findings+s.causes)) }
+// f1 is the harmonic mean of exact precision and recall; 1 if nothing is broken, and nothing found.
+func (s score) f1() float64 {
+	if s.findings+s.causes == 0 {
+		return 1
+	}
+	return 2 * float64(s.exact) / float64(s.findings+s.causes)
+}
+
+// duel counts the runs in which an algorithm has a higher f1 than ours, and those in which it has a lower one.
+type duel struct{ better, worse int }
+
+// chance is the probability that an algorithm that is better as often as it is worse is better in so many of these runs
+// or more: the exact one-sided sign test of paired runs (Conover, Practical Nonparametric Statistics, 1999, 3.4). Runs
+// in which both are alike say nothing.
+func (d duel) chance() float64 { return stats.AtLeast(d.better, d.better+d.worse, 0.5) }
 
 func share(part, of int) string {
 	if of == 0 {

@@ -142,7 +142,14 @@ func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 	count := n.Worksheet.Measurements(p)
 	arrived := 0
 	var flows []checkup.Flow
+	var stops checkup.Stops
+	if a := n.Worksheet.AgainOf(p); a != nil {
+		stops = a.Stops
+	}
 	for i := range count {
+		if stops.Crossed(o.Sent, o.Sent-o.Received) && !checkup.SilentFlow(flows) {
+			break // as agents do
+		}
 		o.Sent++
 		flow := n.flow(&flows, p.Transport, i, count)
 		request := Packet{p.Source, p.Target, p.Family, p.Transport, p.Size, false, flow.Port}
