@@ -6,8 +6,8 @@
 //	go run ./test/kernel [-run REGEXP] [-files FILES] [-with PROGRAMS] [-keep DIRECTORY] DIRECTORY...
 //
 // For each directory it builds the test binary of the package there, starts a machine in QEMU, without KVM, and runs
-// the tests as root in it. A test that is skipped is a failure: this is where it has to run. A test sees by the environment
-// variable CHECKPLAN_GUEST that it runs here; UPDATE and CHECKPLAN_LONG are passed on.
+// the tests as root in it. A test that is skipped is a failure: this is where it has to run. A test sees by the
+// environment variable CHECKPLAN_GUEST that it runs here; UPDATE and CHECKPLAN_LONG are passed on.
 //
 // The machine has modules for netfilter, ipset and IPVS loaded, the interface lo, no other one, and the programs of
 // debianPrograms. Its files are in memory: the test binary, the testdata of its package and the files of -files, in

@@ -65,7 +65,7 @@ func TestTables(t *testing.T) {
 		{name: "iptables-save of iptables-nft", mode: "iptables", write: real("nft", true), kernel: true, cases: 5, long: 500},
 		{name: "iptables-save of iptables-legacy", mode: "iptables", write: real("legacy", true), kernel: true, cases: 5, long: 500},
 		{name: "a fake of iptables", mode: "iptables", write: writeFake, cases: 1_000, long: 20_000, least: many},
-		{name: "ipvs", mode: "ipvs", write: writeIPVS("nft"), kernel: true, cases: 6, long: 300},
+		{name: "ipvs", mode: "ipvs", write: writeIPVS("nft"), kernel: true, cases: 16, long: 300},
 		{name: "ipvs with iptables-legacy", mode: "ipvs", write: writeIPVS("legacy"), kernel: true, cases: 2, long: 50},
 	} {
 		t.Run(w.name, w.test)
