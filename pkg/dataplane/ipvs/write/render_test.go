@@ -100,7 +100,7 @@ func TestRender(t *testing.T) {
 				"external-*-shop/web/tcp/: ip saddr 10.244.1.0/24 goto inside-*-shop/web/tcp/",
 				"external-*-shop/web/tcp/: fib saddr type local jump mark-for-masquerade",
 				"external-*-shop/web/tcp/: fib saddr type local goto inside-*-shop/web/tcp/",
-				"inside-*-shop/web/tcp/: numgen random mod 1 vmap { 0 : goto endpoint-*-shop/web/tcp/__10.1.0.1/8080 }",
+				"inside-*-shop/web/tcp/: goto endpoint-*-shop/web/tcp/__10.1.0.1/8080",
 				ofPods, loops, served, "served: 203.0.113.1 . tcp . 80 : drop", address, "service-addresses: 203.0.113.1", toOfPods,
 				"service-ips: 203.0.113.1 . tcp . 80 : goto external-*-shop/web/tcp/"}},
 		{"sources of load balancers", nil, port("web", "10.96.0.1", others("reject", "reject"), func(p *proxy.Port) {

@@ -105,15 +105,13 @@ func BenchmarkStartAgainstKubeProxy(b *testing.B) {
 			for b.Loop() {
 				fleet := nodestatetest.NewFleet(size, 10*size, 50)
 				var starts [2]time.Duration
-				var cpu [2]time.Duration
 				for i, p := range []program{programs.ours("nftables"), programs.kubeProxy("nftables")} {
 					s := newSide(b, p, fleet)
 					starts[i] = s.start(b)
-					cpu[i] = s.cpu(b)
 					s.stop(b)
 				}
 				b.ReportMetric(starts[0].Seconds()/starts[1].Seconds(), "start-ratio")
-				b.Logf("%d Services: %v, CPU %v (ours, kube-proxy's)", size, starts, cpu)
+				b.Logf("%d Services: %v (ours, kube-proxy's)", size, starts)
 			}
 			b.ReportMetric(0, "ns/op")
 		})
