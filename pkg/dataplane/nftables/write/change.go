@@ -115,7 +115,7 @@ const mapsAtOnce = 500
 // are nil, to these: the last one. The others only add chains to which nothing leads yet. There are others only if many
 // chains with maps are added.
 func (r *Rules) steps(older *Rules) []*Rules {
-	step := &Rules{Family: r.Family, Chains: map[string]Chain{}, Sets: map[string]Set{}}
+	step := NewRules(r.Family, r.Comment)
 	if older != nil {
 		step.Chains, step.Sets = maps.Clone(older.Chains), maps.Clone(older.Sets)
 	}
@@ -140,7 +140,7 @@ func (r *Rules) steps(older *Rules) []*Rules {
 	var steps []*Rules
 	batches := slices.Collect(slices.Chunk(mapped, mapsAtOnce))
 	for _, batch := range append([][]string{plain}, batches...) {
-		step = &Rules{Family: r.Family, Chains: maps.Clone(step.Chains), Sets: step.Sets}
+		step = &Rules{Family: r.Family, Comment: r.Comment, Chains: maps.Clone(step.Chains), Sets: step.Sets}
 		for _, name := range batch {
 			step.Chains[name] = r.Chains[name]
 		}
