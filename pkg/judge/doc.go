@@ -45,9 +45,9 @@
 //     does not show that the target is unreachable: unmeasured. The same holds for an
 //     undecided loss.
 //  9. Fewer good measurements were made than ordered: unmeasured. Too few may fail a
-//     pair, but do not pass it. A pair that ends exactly at a stopping point of its order that it is beyond (checkup.Stop)
-//     fails by rule 8: that is what was ordered. The number of spoiled and repeated ones does not matter.
-//     Nor does a pair pass whose target should have reported the source address that it saw, and did not
+//     pair, but do not pass it. A pair that ends exactly at a stopping point of its order that it is beyond
+//     (checkup.Stop) fails by rule 8: that is what was ordered. The number of spoiled and repeated ones does not
+//     matter. Nor does a pair pass whose target should have reported the source address that it saw, and did not
 //     (Worksheet.Witnesses). A target that saw another address than the source's own fails the pair (rule 8).
 //  10. The sample neither shows that a limit is exceeded nor fits a network that keeps
 //     it: undecided, with a Breach for each such limit. It counts as measured, does not
@@ -61,9 +61,9 @@
 //  2. P is the probability of k or more, exactly (binomial): above Doubt the pair passes,
 //     up to the level it fails, and between the two it is undecided. If p is 0, one
 //     measurement beyond the limit is proof.
-//  3. The level is FalseAlarms, divided by the number of the plan's checks that test limits (Share), and by the number of
-//     tests of the look (Bonferroni). A kind that tests too what pairs show together (FailTogether) spends a quarter on each
-//     of the two in each of two looks, the second on fresh data only.
+//  3. The level is FalseAlarms, divided by the number of the plan's checks that test limits (Share), and by the number
+//     of tests of the look (Bonferroni). A kind that tests too what pairs show together (FailTogether) spends a quarter
+//     on each of the two in each of two looks, the second on fresh data only.
 //  4. Hence at most one run in 1/FalseAlarms fails by its tests although all limits are
 //     kept, whatever its size. A pair without any answer fails beside that.
 //  5. A source port of a pair is dead (LimitFlow) if none of at least minFlow measurements is
@@ -74,11 +74,11 @@
 //     that is dead for many pairs: see deadFlow.
 //  6. Jitter has no exact test. What exceeds the limit fails, but if the kind looks again,
 //     only in the further look.
-//  7. A further look may have stopping points (StopsOf): a group sequential test (Pocock, Biometrika 64, 1977), only for
-//     failure, whose boundaries spend half of the level of single pairs, each point the same part (LevelAtStops). The final
-//     tests have the other half (LevelToTheEnd). While all limits are kept, pairs are stopped at most with the probability
-//     of that half, and otherwise all is measured as if there were no points: what pairs show together is tested as before,
-//     at its own level, although pairs that stopped have fewer packets.
+//  7. A further look may have stopping points (StopsOf): a group sequential test (Pocock, Biometrika 64, 1977), only
+//     for failure, whose boundaries spend half of the level of single pairs, each point the same part (LevelAtStops).
+//     The final tests have the other half (LevelToTheEnd). While all limits are kept, pairs are stopped at most with
+//     the probability of that half, and otherwise all is measured as if there were no points: what pairs show together
+//     is tested as before, at its own level, although pairs that stopped have fewer packets.
 //
 // Sources: Clopper and Pearson, Biometrika 26 (1934) for the binomial; David and Nagaraja,
 // Order Statistics (2003), section 7.1, for quantiles; Benjamini and Hochberg, Journal of the

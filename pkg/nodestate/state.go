@@ -191,8 +191,8 @@ const (
 	ZoneHints Hints = "zone" // those with a hint for the node's zone
 )
 
-// Choice is how a node chooses among the endpoints of a port: the reasons of Port's actions and of Endpoint's marks, for
-// people.
+// Choice is how a node chooses among the endpoints of a port: the reasons of Port's actions and of Endpoint's marks,
+// for people.
 type Choice struct {
 	// InternalToLocal and ExternalToLocal are the policies of the Service, as in ServiceEndpoints.
 	InternalToLocal bool `json:"internalToLocal,omitempty"`

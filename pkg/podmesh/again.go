@@ -39,8 +39,8 @@ const (
 // have an agent, and their targets are on the roster.
 //
 // Pairs without any answer are measured as often as before, others oftener, with stopping points (judge.StopsOf) at
-// which those end that lose far too much. It is nil if there is nothing to look at, if the gate does not want failures to
-// be confirmed, if agents are inside existing pods, and after the second look.
+// which those end that lose far too much. It is nil if there is nothing to look at, if the gate does not want failures
+// to be confirmed, if agents are inside existing pods, and after the second look.
 //
 // Of more pairs than mostAgain, undecided ones come first, then those held up. But up to half of the look are
 // failed ones, spread over sources and targets, and up to an eighth those that separate causes. Again is pure: a
@@ -238,8 +238,8 @@ func furtherLook(w *checkup.Worksheet, counts map[checkup.Pair]int, ports map[ch
 }
 
 // stopsOf returns a function that returns the stopping points of a pair of a second look with these counts and source
-// ports: none if the plan has no limit on loss, if the pair is measured no oftener than before, and if it demands source
-// ports, because a dead one shows only if each is used several times.
+// ports: none if the plan has no limit on loss, if the pair is measured no oftener than before, and if it demands
+// source ports, because a dead one shows only if each is used several times.
 func stopsOf(
 	w *checkup.Worksheet,
 	counts map[checkup.Pair]int,

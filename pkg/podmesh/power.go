@@ -134,8 +134,8 @@ func sightOf(w *checkup.Worksheet, confirm bool) *sight {
 	all, trips, ways := countsOf(w)
 	at, tests := countPlaces(w), limitsOf(w.Expect)
 	most, _ := mostAgain(w)
-	// tested are the levels of the two looks, that of the stopping points of the second, 0 without any, and what leads from
-	// the first to the second.
+	// tested are the levels of the two looks, that of the stopping points of the second, 0 without any, and what leads
+	// from the first to the second.
 	type tested struct {
 		first, second, stops float64
 		suspect              func(t judge.Test) bool

@@ -44,8 +44,8 @@
 // not made, and its flow is unmeasured: another port would say nothing about it.
 //
 // A pair may have stopping points (Measurement.Stops). Before the measurement after such a point, the agent waits for
-// answers only if the pair would be beyond the point without them, and sends nothing meanwhile: what a responder counts is
-// what is reported. If the pair is beyond it, it ends; otherwise it goes on.
+// answers only if the pair would be beyond the point without them, and sends nothing meanwhile: what a responder counts
+// is what is reported. If the pair is beyond it, it ends; otherwise it goes on.
 //
 // A flow is the same only while the agent's address is the same: a hash of paths includes addresses.
 //

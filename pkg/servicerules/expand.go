@@ -59,8 +59,8 @@ func SheetOf(w *checkup.Worksheet) (*Sheet, error) {
 	return &s, nil
 }
 
-// Survey adds to a snapshot all Services and EndpointSlices of the namespaces that the checks of this kind name, and the
-// rounds that reports record. A failed request is an error: an unread cluster must not look empty.
+// Survey adds to a snapshot all Services and EndpointSlices of the namespaces that the checks of this kind name, and
+// the rounds that reports record. A failed request is an error: an unread cluster must not look empty.
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.Snapshot) error {
 	var problems []error
 	rotates := false

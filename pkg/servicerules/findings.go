@@ -24,8 +24,8 @@ type rule struct {
 	share float64
 	// without counts only units without any rules, and family says that a group has one family.
 	without, family bool
-	// protocol counts only units of which nothing differs but frontends of one protocol, the group's name, and demands that
-	// frontends of another protocol are as wanted.
+	// protocol counts only units of which nothing differs but frontends of one protocol, the group's name, and demands
+	// that frontends of another protocol are as wanted.
 	protocol bool
 	// why adds to the evidence what decides about the endpoints of a Service.
 	why     bool
@@ -151,9 +151,9 @@ func (j *judging) otherwise(protocol string) int {
 	return n
 }
 
-// since is the earliest change in the API that the failed units of a node prove that it does not know; zero if they prove
-// none. What the node has and the API has not is a proof. What it lacks is one unless the node knows of a later change:
-// then its rules were damaged.
+// since is the earliest change in the API that the failed units of a node prove that it does not know; zero if they
+// prove none. What the node has and the API has not is a proof. What it lacks is one unless the node knows of a later
+// change: then its rules were damaged.
 func (j *judging) since(failed []*outcome) (at time.Time, age checkup.Duration) {
 	for _, o := range failed {
 		t, seen := o.trouble, j.facts[unitOf(o.source, j.family(o))]
@@ -189,7 +189,8 @@ func (j *judging) why(failed []*outcome) []string {
 	var chosen []services.Chosen
 	for _, o := range failed {
 		if o.trouble != nil && o.trouble.Choice != nil {
-			chosen = append(chosen, services.Chosen{Node: j.node(o), Zone: j.w.Sources[o.source].Zone, Choice: *o.trouble.Choice})
+			zone := j.w.Sources[o.source].Zone
+			chosen = append(chosen, services.Chosen{Node: j.node(o), Zone: zone, Choice: *o.trouble.Choice})
 		}
 	}
 	return services.Why(chosen)

@@ -49,8 +49,8 @@ type found struct {
 	Extra extra `json:"extra,omitzero"`
 }
 
-// troubled is a Service that is not as it has to be on a node, in a family. If none of Missing, Unread, Gone and Young is
-// set, it has other rules than it must have.
+// troubled is a Service that is not as it has to be on a node, in a family. If none of Missing, Unread, Gone and Young
+// is set, it has other rules than it must have.
 type troubled struct {
 	Service int `json:"s"`
 	// Missing: the node has no rules for the Service.
@@ -226,8 +226,8 @@ type change struct {
 	slices int
 }
 
-// changesOf returns when Services changed, by what the API server has noted in the objects. A Service is left out if one
-// of its objects has no time, or one later than now: somebody else has written it.
+// changesOf returns when Services changed, by what the API server has noted in the objects. A Service is left out if
+// one of its objects has no time, or one later than now: somebody else has written it.
 func changesOf(s *cluster.Snapshot, now time.Time) map[services.FamilyKey]change {
 	all := map[services.FamilyKey]change{}
 	wrong := func(at time.Time) bool { return at.IsZero() || at.After(now) }
@@ -531,7 +531,8 @@ func (t *tables) choice(d *dataplane.Difference, node string, f checkup.IPFamily
 		return nil
 	}
 	namespace, name, _ := strings.Cut(d.Service, "/")
-	choice, ok := t.cluster.Choice(node, namespace, name, nodestate.IPFamily(f), d.PortName, nodestate.Protocol(d.At[0].Protocol))
+	protocol := nodestate.Protocol(d.At[0].Protocol)
+	choice, ok := t.cluster.Choice(node, namespace, name, nodestate.IPFamily(f), d.PortName, protocol)
 	if !ok {
 		return nil
 	}

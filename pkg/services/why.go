@@ -23,8 +23,8 @@ type Chosen struct {
 // mostHints is the most lines of Why about hints, and the most zones of which a worksheet has a Chosen.
 const mostHints = 3
 
-// Why returns what decides which endpoints of one Service nodes may use, each reason once, one line each: policies, hints,
-// and that no endpoint is ready. It is nil if nodes use all ready endpoints.
+// Why returns what decides which endpoints of one Service nodes may use, each reason once, one line each: policies,
+// hints, and that no endpoint is ready. It is nil if nodes use all ready endpoints.
 func Why(chosen []Chosen) []string {
 	var policies, hints, ready []string
 	add := func(lines *[]string, format string, args ...any) {
@@ -63,8 +63,8 @@ func Why(chosen []Chosen) []string {
 	return slices.Concat(policies, hints, ready)
 }
 
-// why returns how nodes choose among the endpoints of an address, by one node of each of the first zones; nil if they use
-// all ready endpoints. Agents connect from inside the cluster, to which only the policy of the cluster IP applies.
+// why returns how nodes choose among the endpoints of an address, by one node of each of the first zones; nil if they
+// use all ready endpoints. Agents connect from inside the cluster, to which only the policy of the cluster IP applies.
 func (s *states) why(a *address, nodes []cluster.Node) []Chosen {
 	namespace, name, _ := strings.Cut(a.service, "/")
 	var all []Chosen

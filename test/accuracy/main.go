@@ -196,7 +196,8 @@ func (t tally) in(noun string) string {
 }
 
 // compare adds a cell of a table with so many cells and rows, and returns what to print of it: the best algorithm if it
-// is above ours, with its chance (see duel), and an exclamation mark if that is at most significance of the whole table.
+// is above ours, with its chance (see duel), and an exclamation mark if that is at most significance of the whole
+// table.
 func (t *tally) compare(c *cell, cells int) string {
 	t.all++
 	i, above := c.best()

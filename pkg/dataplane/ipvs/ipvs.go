@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package ipvs reads what a service proxy in its mode ipvs programmed: virtual servers of IPVS, the addresses of an
+// interface, ipsets, and the rules beside them. Parse is pure; Read asks the kernel, and changes nothing. Package write
+// has the mode ipvs of tasks/service-proxy.
 package ipvs
 
 import (

@@ -106,9 +106,9 @@ func (r *Rules) Change(tx *knftables.Transaction, older *Rules, now time.Time) *
 	return newer
 }
 
-// mapsAtOnce is how many chains with maps of their own are added at once. The kernel adds such a map in a time that grows
-// with the transaction so far: it goes through it (__nft_set_trans_bind of Linux 6.18). With 10,000 maps after the rules
-// of 100,000 endpoints, that took minutes.
+// mapsAtOnce is how many chains with maps of their own are added at once. The kernel adds such a map in a time that
+// grows with the transaction so far: it goes through it (__nft_set_trans_bind of Linux 6.18). With 10,000 maps after
+// the rules of 100,000 endpoints, that took minutes.
 const mapsAtOnce = 500
 
 // steps returns what the table has after each of the transactions that lead from older rules, or from no table if they
