@@ -481,8 +481,8 @@ func TestControlPlaneFaults(t *testing.T) {
 		victim := top.aggregated[1]
 		id, _ := faultID(t, "silence", victim.Namespace+"/"+victim.Name, "--node", victim.Spec.NodeName)
 		r, unreachable := broken(t, checkup.CauseTarget, victim.Spec.NodeName)
-		if !strings.Contains(describe(t, r), "said nothing") {
-			t.Errorf("the report does not contain \"said nothing\":\n%s", describe(t, r))
+		if !strings.Contains(describe(t, r), "sent nothing") {
+			t.Errorf("the report does not contain \"sent nothing\":\n%s", describe(t, r))
 		}
 		// A service refuses connections while its other endpoint is not ready either, which happens for a second on a
 		// busy machine.
@@ -493,8 +493,8 @@ func TestControlPlaneFaults(t *testing.T) {
 			}
 			service := slices.Contains(top.aggService, c.Spec.TargetEndpoint)
 			for _, f := range c.Status.Failures {
-				if !strings.Contains(f.Message, "said nothing") && !(service && strings.Contains(f.Message, "connection refused")) {
-					t.Errorf("%s fails with %q, want \"said nothing\"", c, f.Message)
+				if !strings.Contains(f.Message, "sent nothing") && !(service && strings.Contains(f.Message, "connection refused")) {
+					t.Errorf("%s fails with %q, want \"sent nothing\"", c, f.Message)
 				}
 			}
 		}

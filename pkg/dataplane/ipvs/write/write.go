@@ -146,7 +146,7 @@ func (w *Writer) Write(ctx context.Context, state *proxy.State, node proxy.Node)
 	}
 	for _, a := range remove {
 		if err := w.Device.Remove(a); err != nil {
-			failures.Add("address %s is nobody's, and still on interface %s: %v", a, w.Device.Name, err)
+			failures.Add("address %s is no longer needed, but cannot be removed from interface %s: %v", a, w.Device.Name, err)
 		}
 	}
 	if err := w.Rules.Write(ctx, state, node); err != nil {
