@@ -220,15 +220,16 @@ bin/promtool:
 	rm -r bin/deb
 
 # Runs that e2e has no time for, more than an hour: clean ones on a busy machine, ones of which a part is killed, ones
-# during which a Deployment restarts all the time, a schedule with a fault and an outage of the API, and a comparison
-# with 20 earlier runs. "make soak SERVICE_PROXY=..." makes them on another service proxy.
+# during which a Deployment restarts all the time, a schedule with a fault and an outage of the API, a comparison with 20
+# earlier runs, and ones on a network that loses some of all packets. "make soak SERVICE_PROXY=..." makes them on another service proxy.
 .PHONY: soak
-soak: e2e-ready $(PROXY_PROGRAMS) ## 100 clean runs on a busy machine, 200 with a part killed, 20 while endpoints roll, 12 of a schedule, 21 compared with earlier ones
+soak: e2e-ready $(PROXY_PROGRAMS) ## 100 clean runs on a busy machine, 200 with a part killed, 20 while endpoints roll, 12 of a schedule, 21 compared with earlier ones, 20 with loss everywhere
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
 	$(if $(SERVICE_PROXY),$(SANDBOX) preflight --install --service-proxy $(SERVICE_PROXY);) \
 	$(SANDBOX) --state $(PODS) up $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)); \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
-	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 240m -run TestSoak -v ./test/e2e -clean 100 -killed 200 -rolling 20 -schedule -regression 20
+	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 240m -run '^Test(Soak|Noise$$)' -v ./test/e2e \
+		-clean 100 -killed 200 -rolling 20 -schedule -regression 20 -noisy 20
 
 .PHONY: e2e-vms-ready
 e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: KubeVirt, Multus and the guest

@@ -43,7 +43,7 @@ func BenchmarkProxiesAgainstKubeProxy(b *testing.B) {
 		b.Run(mode, func(b *testing.B) {
 			for b.Loop() {
 				fleet := nodestatetest.NewFleet(1_000, 10_000, 50)
-				ours, theirs := newSide(b, programs.ours(mode), fleet), newSide(b, programs.kubeProxy(mode), fleet)
+				ours, theirs := newFleetSide(b, programs.ours(mode), fleet), newFleetSide(b, programs.kubeProxy(mode), fleet)
 				sides := []*side{ours, theirs}
 				var starts [2]time.Duration
 				for i, s := range sides {
@@ -106,7 +106,7 @@ func BenchmarkStartAgainstKubeProxy(b *testing.B) {
 				fleet := nodestatetest.NewFleet(size, 10*size, 50)
 				var starts [2]time.Duration
 				for i, p := range []program{programs.ours("nftables"), programs.kubeProxy("nftables")} {
-					s := newSide(b, p, fleet)
+					s := newFleetSide(b, p, fleet)
 					starts[i] = s.start(b)
 					s.stop(b)
 				}
@@ -160,12 +160,7 @@ type programs struct{ dir string }
 // build builds the programs with the flags of the Makefile and of the sandbox, so that they share the build cache.
 func build(b *testing.B) programs {
 	b.Helper()
-	for _, name := range []string{"nft", "iptables-nft-restore", "ip"} {
-		if _, err := exec.LookPath(name); err != nil || os.Geteuid() != 0 {
-			b.Skipf("needs nft, iptables and ip, and root: %v", err)
-		}
-	}
-	p := programs{b.TempDir()}
+	p := newPrograms(b)
 	for _, of := range []struct {
 		dir      string
 		packages []string
@@ -176,7 +171,20 @@ func build(b *testing.B) programs {
 			b.Fatalf("%v: %v\n%s", c.Args, err, out)
 		}
 	}
-	for _, name := range []string{"iptables", "ip6tables"} { // whatever the machine's default is: the kernel reports no change of the other one
+	return p
+}
+
+// newPrograms returns a directory for programs, which has those of iptables-nft, whatever the machine's default is: of the
+// other one, the kernel reports no change.
+func newPrograms(b testing.TB) programs {
+	b.Helper()
+	for _, name := range []string{"nft", "iptables-nft-restore", "ip"} {
+		if _, err := exec.LookPath(name); err != nil || os.Geteuid() != 0 {
+			b.Skipf("needs nft, iptables and ip, and root: %v", err)
+		}
+	}
+	p := programs{b.TempDir()}
+	for _, name := range []string{"iptables", "ip6tables"} {
 		for _, suffix := range []string{"", "-save", "-restore"} {
 			path, err := exec.LookPath(name + "-nft" + suffix)
 			if err == nil {
@@ -207,7 +215,9 @@ func (p programs) ours(mode string) program {
 	}}
 }
 
-func (p programs) kubeProxy(mode string) program {
+func (p programs) kubeProxy(mode string) program { return p.kubeProxyOf("node-0000", podCIDR, mode) }
+
+func (p programs) kubeProxyOf(node, podCIDR, mode string) program {
 	return program{p, func(dir, kubeconfig string) [][]string {
 		config := filepath.Join(dir, "config.yaml")
 		text := fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -215,7 +225,7 @@ kind: KubeProxyConfiguration
 mode: %[1]s
 clientConnection:
   kubeconfig: %[2]s
-hostnameOverride: node-0000
+hostnameOverride: %[5]s
 clusterCIDR: %[3]s
 detectLocalMode: ClusterCIDR
 %[1]s:
@@ -223,7 +233,7 @@ detectLocalMode: ClusterCIDR
 conntrack:
   maxPerCore: 0
   min: 0
-`, mode, kubeconfig, podCIDR, minSync)
+`, mode, kubeconfig, podCIDR, minSync, node)
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			panic(err)
 		}
@@ -234,7 +244,7 @@ conntrack:
 // side is a program in a network of its own.
 type side struct {
 	program program
-	fleet   *nodestatetest.Fleet
+	fleet   *nodestatetest.Fleet // of a benchmark
 	api     *apiServer
 	dir     string
 	in      chan func() // runs in the network
@@ -251,13 +261,28 @@ type awaited struct {
 	met     chan time.Time
 }
 
-func newSide(b *testing.B, p program, fleet *nodestatetest.Fleet) *side {
+// newFleetSide returns a side that has not started yet, with the objects of a fleet.
+func newFleetSide(b *testing.B, p program, fleet *nodestatetest.Fleet) *side {
+	b.Helper()
+	var objects []k8sruntime.Object
+	for _, n := range fleet.Nodes {
+		objects = append(objects, n)
+	}
+	for i := range fleet.Services {
+		objects = append(objects, fleet.Services[i], fleet.Slices[i])
+	}
+	s := newSide(b, p, objects)
+	s.fleet = fleet
+	return s
+}
+
+func newSide(b testing.TB, p program, objects []k8sruntime.Object) *side {
 	b.Helper()
 	dir, err := os.MkdirTemp("", "proxy") // short enough for a socket
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := &side{program: p, fleet: fleet, api: newAPIServer(b), dir: dir, in: make(chan func()),
+	s := &side{program: p, api: newAPIServer(b), dir: dir, in: make(chan func()),
 		ended: make(chan error, 2), over: make(chan struct{})}
 	b.Cleanup(func() { s.stop(b); os.RemoveAll(dir) })
 	ready := make(chan error)
@@ -303,13 +328,6 @@ func newSide(b *testing.B, p program, fleet *nodestatetest.Fleet) *side {
 	if err := os.WriteFile(s.kubeconfig(), []byte(kubeconfig), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	var objects []k8sruntime.Object
-	for _, n := range fleet.Nodes {
-		objects = append(objects, n)
-	}
-	for i := range fleet.Services {
-		objects = append(objects, fleet.Services[i], fleet.Slices[i])
-	}
 	s.api.set(objects...)
 	return s
 }
@@ -349,24 +367,28 @@ func (s *side) start(b *testing.B) time.Duration {
 	b.Helper()
 	address, slice := s.replaced(250 * 250)
 	s.api.set(slice)
-	return s.until(b, address, 20*time.Minute, func() {
-		for _, words := range s.program.commands(s.dir, s.kubeconfig()) {
-			c := exec.Command(filepath.Join(s.program.dir, words[0]), words[1:]...)
-			log, err := os.Create(filepath.Join(s.dir, words[0]+".log"))
-			if err != nil {
-				b.Fatal(err)
-			}
-			c.Stdout, c.Stderr = log, log
-			c.Env = append(os.Environ(), "PATH="+s.program.dir+":"+os.Getenv("PATH"))
-			s.call(func() { err = c.Start() })
-			log.Close() // the process has it
-			if err != nil {
-				b.Fatal(err)
-			}
-			s.running = append(s.running, c)
-			go func() { s.ended <- c.Wait() }()
+	return s.until(b, address, 20*time.Minute, func() { s.run(b) })
+}
+
+// run starts the programs.
+func (s *side) run(b testing.TB) {
+	b.Helper()
+	for _, words := range s.program.commands(s.dir, s.kubeconfig()) {
+		c := exec.Command(filepath.Join(s.program.dir, words[0]), words[1:]...)
+		log, err := os.Create(filepath.Join(s.dir, words[0]+".log"))
+		if err != nil {
+			b.Fatal(err)
 		}
-	})
+		c.Stdout, c.Stderr = log, log
+		c.Env = append(os.Environ(), "PATH="+s.program.dir+":"+os.Getenv("PATH"))
+		s.call(func() { err = c.Start() })
+		log.Close() // the process has it
+		if err != nil {
+			b.Fatal(err)
+		}
+		s.running = append(s.running, c)
+		go func() { s.ended <- c.Wait() }()
+	}
 }
 
 // replaced returns a slice of a plain Service, another one for each number, of which one endpoint is another one.
@@ -435,7 +457,7 @@ func (s *side) cpu(b *testing.B) (total time.Duration) {
 }
 
 // stop ends the programs, and the network with them.
-func (s *side) stop(b *testing.B) {
+func (s *side) stop(b testing.TB) {
 	b.Helper()
 	if s.server == nil {
 		return

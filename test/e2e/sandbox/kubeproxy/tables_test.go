@@ -158,8 +158,11 @@ func (a answer) String() string {
 	return fmt.Sprint(text, a.Unknown)
 }
 
+// asked compares the rules of one family, the kernel's or those that iptables-save printed, with a cluster.
+type asked func(c nodestatetest.Case, f int, save string) answer
+
 // ask starts test/dataplane of the main module in this network.
-func ask(t *testing.T, mode string) func(c nodestatetest.Case, f int, save string) answer {
+func ask(t *testing.T, mode string) asked {
 	program := "dataplane" // in the virtual machine of test/kernel, which has no compiler
 	if os.Getenv("CHECKPLAN_GUEST") == "" {
 		program = filepath.Join(t.TempDir(), "dataplane")
@@ -421,11 +424,13 @@ func feed(p proxy.Provider, o *oracle, c nodestatetest.Case) {
 	p.OnEndpointSlicesSynced()
 }
 
-// TestCaptured: kube-proxy's rules of a cluster of the main module's tests have no difference on any node. UPDATE=1
-// keeps them there, as they were read.
-func TestCaptured(t *testing.T) {
-	const folder = "../../../../pkg/dataplane/want/testdata/"
-	text, err := os.ReadFile(folder + "cluster.yaml")
+// captures is where the main module's tests have a cluster, and rules of kube-proxy for it.
+const captures = "../../../../pkg/dataplane/want/testdata/"
+
+// capturedCluster is the cluster of the main module's tests, and its nodes.
+func capturedCluster(t *testing.T) (whole nodestatetest.Case, nodes []*corev1.Node) {
+	t.Helper()
+	text, err := os.ReadFile(captures + "cluster.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,8 +438,6 @@ func TestCaptured(t *testing.T) {
 	if err := yaml.Unmarshal(text, &list); err != nil {
 		t.Fatal(err)
 	}
-	var whole nodestatetest.Case
-	var nodes []*corev1.Node
 	for _, item := range list.Items {
 		var kind struct{ Kind string }
 		var node corev1.Node
@@ -456,6 +459,28 @@ func TestCaptured(t *testing.T) {
 			whole.Slices = append(whole.Slices, slice)
 		}
 	}
+	return whole, nodes
+}
+
+// keep writes captured rules to a file of the main module's tests if UPDATE is set.
+func keep(t *testing.T, name string, data []byte) {
+	t.Helper()
+	if os.Getenv("UPDATE") == "" {
+		return
+	}
+	var packed bytes.Buffer
+	zip, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	zip.Write(data)
+	zip.Close()
+	if err := os.WriteFile(captures+name+".gz", packed.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCaptured: kube-proxy's rules of a cluster of the main module's tests have no difference on any node. UPDATE=1
+// keeps them there, as they were read.
+func TestCaptured(t *testing.T) {
+	whole, nodes := capturedCluster(t)
 	for _, w := range []written{
 		{name: "nftables", mode: "nftables", write: writeNFTables},
 		{name: "iptables-nft", mode: "iptables", write: real("nft", false)},
@@ -486,21 +511,11 @@ func TestCaptured(t *testing.T) {
 					if !a.fine() {
 						t.Errorf("%s %s: %v", node.Name, families[f], a)
 					}
-					if os.Getenv("UPDATE") == "" {
-						continue
-					}
 					data, suffix := []byte(save), ".txt"
 					if save == "" {
 						data, suffix = a.Dump, ".json"
 					}
-					var packed bytes.Buffer
-					zip, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-					zip.Write(data)
-					zip.Close()
-					name := fmt.Sprintf("%s%s-%s-%s%s.gz", folder, w.name, node.Name, families[f], suffix)
-					if err := os.WriteFile(name, packed.Bytes(), 0o644); err != nil {
-						t.Fatal(err)
-					}
+					keep(t, fmt.Sprintf("%s-%s-%s%s", w.name, node.Name, families[f], suffix), data)
 				}
 			}
 		})
