@@ -36,10 +36,11 @@ var arrows = map[string][]string{
 	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/retry", "pkg/scheduling"},
 	"pkg/history":         {"pkg/checkup", "pkg/stats"}, // what one run hands to the next
 	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
-	"pkg/services":        {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/scheduling"},                                                                                   // expects what each node's state says
-	"pkg/servicerules":    {"pkg/checkup", "pkg/cluster", "pkg/dataplane", "pkg/dataplane/want", "pkg/judge", "pkg/kind", "pkg/nodestate", "pkg/services"},                                                                          // selects Services as services does, and asks the same of their state
-	"pkg/servicecanary":   {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/services", "pkg/stats"},                                                                        // judges and excuses as services does, and tests shares
-	"pkg/dns":             {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/services"},                                                                                                      // selects, samples and excuses Services as that kind does
+	"pkg/servicecheck":    {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/nodestate", "pkg/scheduling"},                               // what the kinds about Services have in common
+	"pkg/services":        {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/servicecheck"}, // expects what each node's state says
+	"pkg/servicerules":    {"pkg/checkup", "pkg/cluster", "pkg/dataplane", "pkg/dataplane/want", "pkg/judge", "pkg/kind", "pkg/nodestate", "pkg/servicecheck"},
+	"pkg/servicecanary":   {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/servicecheck", "pkg/stats"}, // tests shares
+	"pkg/dns":             {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/servicecheck"},
 	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/dns", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/servicecanary", "pkg/servicerules", "pkg/services", "pkg/vmlatency", "pkg/networkhealth"}, // the map of kinds: one more line, one more arrow
 	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                                                                                                                     // a kind for tests
 	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                                                                                                             // limits are judged by exact statistics

@@ -16,7 +16,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Expand returns the worksheet of a dns check for the cluster of the snapshot, and warnings, one line each. It is pure:
@@ -40,7 +40,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	if spec.Probe.Count < 1 || spec.Sample.Budget < 1 || spec.Sample.Degree < 0 || round < 0 {
 		return nil, nil, errors.New("probe.count and sample.budget must be at least 1, sample.degree and sample.round at least 0")
 	}
-	nodes, tolerations, warnings, err := services.Sources(spec.Placement, s)
+	nodes, tolerations, warnings, err := servicecheck.Sources(spec.Placement, s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,7 +48,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	if sheet.Listings, err = spec.listings(); err != nil {
 		return nil, nil, err
 	}
-	if err := services.CheckListings(s, sheet.Listings); err != nil {
+	if err := servicecheck.CheckListings(s, sheet.Listings); err != nil {
 		return nil, nil, err
 	}
 	chosen, err := spec.Services.Choose(s)
@@ -86,14 +86,14 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 			"raise it, or admit fewer nodes by placement", checkup.Count(spec.Sample.Budget, "pair"), checkup.Count(len(nodes), "node"))
 	}
 	all := len(questions) * len(servers)
-	sampled := services.SampleOf(w.Seed, round, spec.Sample.Degree, spec.Sample.Budget, len(nodes), all)
+	sampled := servicecheck.SampleOf(w.Seed, round, spec.Sample.Degree, spec.Sample.Budget, len(nodes), all)
 	w.Degree, w.Round, w.Rounds, w.Possible = sampled.Degree, sampled.Round, sampled.Rounds, len(nodes)*all
 	if want := spec.Sample.Degree; sampled.Degree < all && (want == 0 || want > sampled.Degree) {
 		warnings = append(warnings, fmt.Sprintf("sample.budget (%s) allows %d of %d questions from each of %s: raise it, or "+
 			"rotate the sample", checkup.Count(spec.Sample.Budget, "pair"), sampled.Degree, all, checkup.Count(len(nodes), "node")))
 	}
 	write(w, &sheet, nodes, tolerations, questions, servers, sampled.Assignments,
-		services.Digests(s.ServiceObjects, s.EndpointSlices))
+		servicecheck.Digests(s.ServiceObjects, s.EndpointSlices))
 	if w.Details, err = json.Marshal(sheet); err != nil {
 		return nil, nil, err
 	}
@@ -110,7 +110,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 // that of the server.
 func write(
 	w *checkup.Worksheet, sheet *Sheet, nodes []cluster.Node, tolerations []checkup.Toleration, questions []question,
-	servers []server, sampled [][]int, states services.States,
+	servers []server, sampled [][]int, states servicecheck.States,
 ) {
 	var used []int
 	for i, n := range nodes {

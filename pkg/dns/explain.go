@@ -10,7 +10,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Explain shows which servers a run asks, and for what.
@@ -56,7 +56,7 @@ func Explain(e kind.Explained) kind.Explanation {
 		"again count as well", w.Limits.PacketsPerSecond, checkup.Count(e.Cost.Agents, "agent")))
 	if e.Gate.Confirm {
 		x.Field("second look", fmt.Sprintf("failed pairs, at most %d, within what is left of timeouts.probe (%s)",
-			services.MostAgain(w), w.Timeouts.Probe))
+			servicecheck.MostAgain(w), w.Timeouts.Probe))
 	}
 	x.Field("changes", "Services are listed again after measuring: what failed and has changed is unmeasured")
 	table := &checkup.Table{Noun: "server", Columns: []checkup.Column{

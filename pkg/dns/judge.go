@@ -9,7 +9,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Judge returns the report of a dns check. Its units are the pairs that failed or were not measured.
@@ -26,8 +26,8 @@ func Judge(
 		return judge.Pairs(w, roster, record, judge.Rules{LooksAgain: gate.Confirm})
 	}
 	j := pairs(w, record)
-	services.Merge(j, w, record, pairs)
-	services.Excuse(j, record, func(o *judge.Outcome, changed map[int]bool) bool { return excused(w, o, changed) })
+	servicecheck.Merge(j, w, record, pairs)
+	servicecheck.Excuse(j, record, func(o *judge.Outcome, changed map[int]bool) bool { return excused(w, o, changed) })
 	r := j.Report(gate)
 	r.Units = j.Troubled()
 	for i := range r.Units {
@@ -55,7 +55,7 @@ func Again(
 		return nil
 	}
 	j := judge.Pairs(w, roster, record, judge.Rules{LooksAgain: true})
-	return services.LookAgain(j, func(checkup.Pair) bool { return true })
+	return servicecheck.LookAgain(j, func(checkup.Pair) bool { return true })
 }
 
 // Labels of units.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // specOf is a spec with the schema's defaults, changed.
@@ -26,8 +26,8 @@ func specOf(changes ...func(*Spec)) *Spec {
 	s := &Spec{
 		Placement: checkup.Placement{Tolerations: []checkup.Toleration{{Operator: "Exists"}}},
 		Servers:   Servers, DNSService: ServiceName{"kube-system", "kube-dns"}, Domain: "cluster.local", Transports: Transports,
-		Sample:   services.Sample{Budget: 20000},
-		Probe:    services.Probe{Count: 3, Interval: checkup.Duration(200 * time.Millisecond), Timeout: checkup.Duration(2 * time.Second)},
+		Sample:   servicecheck.Sample{Budget: 20000},
+		Probe:    servicecheck.Probe{Count: 3, Interval: checkup.Duration(200 * time.Millisecond), Timeout: checkup.Duration(2 * time.Second)},
 		Expect:   Expect{Loss: checkup.LossLimit{Max: &loss}},
 		Limits:   checkup.Limits{PacketsPerSecond: 50, Concurrency: 16},
 		Timeouts: checkup.Timeouts{Setup: checkup.Duration(2 * time.Minute), Probe: checkup.Duration(5 * time.Minute)},

@@ -7,13 +7,13 @@ import (
 	"fmt"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Sheet is what the worksheet's Details have.
 type Sheet struct {
 	// Listings that were made.
-	Listings []services.Listing `json:"listings"`
+	Listings []servicecheck.Listing `json:"listings"`
 	// DNSService is namespace/name.
 	DNSService string `json:"dnsService"`
 	// Targets are those of the worksheet, by index.

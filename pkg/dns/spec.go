@@ -5,12 +5,12 @@ package dns
 import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Spec says which names are asked for, by whom, and of whom.
 type Spec struct {
-	Services services.Selection `json:"services"`
+	Services servicecheck.Selection `json:"services"`
 	// ExternalNames are names outside the cluster, which must have an IPv4 address.
 	ExternalNames []string `json:"externalNames,omitempty"`
 	// Placement selects the nodes. Each of them gets an agent.
@@ -22,13 +22,13 @@ type Spec struct {
 	// Domain of the cluster, such as cluster.local.
 	Domain string `json:"domain"`
 	// Transports to ask over; at least one.
-	Transports []Transport       `json:"transports"`
-	Sample     services.Sample   `json:"sample"`
-	Probe      services.Probe    `json:"probe"`
-	Expect     Expect            `json:"expect"`
-	Limits     checkup.Limits    `json:"limits"`
-	Resources  checkup.Resources `json:"resources"` // of every agent pod
-	Timeouts   checkup.Timeouts  `json:"timeouts"`
+	Transports []Transport         `json:"transports"`
+	Sample     servicecheck.Sample `json:"sample"`
+	Probe      servicecheck.Probe  `json:"probe"`
+	Expect     Expect              `json:"expect"`
+	Limits     checkup.Limits      `json:"limits"`
+	Resources  checkup.Resources   `json:"resources"` // of every agent pod
+	Timeouts   checkup.Timeouts    `json:"timeouts"`
 }
 
 // Server is a kind of server to ask.

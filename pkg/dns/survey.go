@@ -11,7 +11,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Survey adds to a snapshot the Services that the dns checks of a plan select, their DNS Services, the EndpointSlices
@@ -28,7 +28,7 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 		rotates = rotates || spec.Sample.Rotate
 		listings, err := spec.listings()
 		if err == nil {
-			err = services.List(ctx, r, s, listings)
+			err = servicecheck.List(ctx, r, s, listings)
 		}
 		if err != nil {
 			problems = append(problems, fmt.Errorf("check %q: %w", name, err))
@@ -43,14 +43,14 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 }
 
 // listings are those of the selected Services, and that of the DNS Service's namespace, if they do not have it.
-func (s *Spec) listings() ([]services.Listing, error) {
+func (s *Spec) listings() ([]servicecheck.Listing, error) {
 	all, err := s.Services.Listings()
 	for _, l := range all {
 		if l.Selector == "" && (l.Namespace == "" || l.Namespace == s.DNSService.Namespace) {
 			return all, err
 		}
 	}
-	return append(all, services.Listing{Namespace: s.DNSService.Namespace}), err
+	return append(all, servicecheck.Listing{Namespace: s.DNSService.Namespace}), err
 }
 
 // Rights returns the rights that a check needs in addition to those of every run, and to listing nodes: it lists
@@ -64,7 +64,7 @@ func Rights(c checkup.Check) []checkup.Right {
 	if err != nil { // a rule of the plan reports the selector
 		return nil
 	}
-	var read services.Selection
+	var read servicecheck.Selection
 	for _, l := range listings {
 		if l.Namespace == "" { // includes all others
 			read.Namespaces = nil
@@ -83,10 +83,10 @@ func Rights(c checkup.Check) []checkup.Right {
 func AskAfter(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet) []checkup.Fact {
 	sheet, err := SheetOf(w)
 	if err != nil {
-		return services.Unknown(err)
+		return servicecheck.Unknown(err)
 	}
 	n := len(w.Targets)
-	return services.AskAgain(ctx, c, sheet.Listings, 2*n, func(now services.States, i int) bool {
+	return servicecheck.AskAgain(ctx, c, sheet.Listings, 2*n, func(now servicecheck.States, i int) bool {
 		peer, t := w.Targets[i%n].Peer, sheet.Targets[i%n]
 		if i < n {
 			return peer == nil || peer.Question == nil || serviceState(now, t.Service, peer.Question.Type) != t.ServiceState
@@ -96,7 +96,7 @@ func AskAfter(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet)
 }
 
 // serviceState is a digest of what the answer to a question of a type about a Service depends on; empty without one.
-func serviceState(states services.States, service, kind string) string {
+func serviceState(states servicecheck.States, service, kind string) string {
 	switch {
 	case service == "":
 		return ""
@@ -110,7 +110,7 @@ func serviceState(states services.States, service, kind string) string {
 
 // serverState is a digest of the DNS Service if the server is one of its endpoints; empty for a resolver, which must
 // answer whatever happens to the endpoints.
-func serverState(states services.States, dnsService string, peer checkup.Peer) string {
+func serverState(states servicecheck.States, dnsService string, peer checkup.Peer) string {
 	if peer.Host == "" {
 		return ""
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Names of the Services. endpointsService is headless: its EndpointSlices name the endpoints that are measured by
@@ -48,8 +48,8 @@ var fixtures = map[Policy][]checkup.ServiceFixture{
 // Sheet is what the worksheet's Details have.
 type Sheet struct {
 	// Closed and Share are the plan's.
-	Closed services.Closed `json:"closed"`
-	Share  Share           `json:"share"`
+	Closed servicecheck.Closed `json:"closed"`
+	Share  Share               `json:"share"`
 }
 
 // SheetOf decodes the Details of a worksheet.
@@ -81,7 +81,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	if spec.Probe.Count < 1 || spec.Budget < 1 || spec.Endpoints < 1 {
 		return nil, nil, errors.New("probe.count, budget and endpoints must be at least 1")
 	}
-	nodes, tolerations, warnings, err := services.Sources(spec.Placement, s)
+	nodes, tolerations, warnings, err := servicecheck.Sources(spec.Placement, s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -100,7 +100,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		return nil, nil, errors.New("ipFamilies: pod CIDRs and internal addresses of the nodes do not show the IP families of " +
 			"their pods: set ipFamilies")
 	}
-	sheet := Sheet{Closed: cmp.Or(spec.Expect.Closed, services.ClosedExact), Share: cmp.Or(spec.Expect.Share, ShareEven)}
+	sheet := Sheet{Closed: cmp.Or(spec.Expect.Closed, servicecheck.ClosedExact), Share: cmp.Or(spec.Expect.Share, ShareEven)}
 	if w.Details, err = json.Marshal(sheet); err != nil {
 		return nil, nil, err
 	}
@@ -316,10 +316,10 @@ func endpointOn(e checkup.Endpoint) string {
 // and another one, or, for a policy Local, one that has the only endpoint, and one that has none: never the node
 // itself, because a proxy need not recognise the pods of its node, for which the policy does not count. The seed puts
 // the nodes in a ring, in which each node asks the next one. So each is asked, and there are at most two pairs of nodes
-// for each. With services.ClosedAny, none without an endpoint is asked for a policy Local: other proxies may serve
+// for each. With servicecheck.ClosedAny, none without an endpoint is asked for a policy Local: other proxies may serve
 // clients in the cluster there, as that of Cilium does, which decides at the client's node.
 func askedNodes(
-	seed uint64, nodes, with []cluster.Node, closed services.Closed,
+	seed uint64, nodes, with []cluster.Node, closed servicecheck.Closed,
 ) func(i int, local bool) []cluster.Node {
 	ring := rand.New(rand.NewPCG(seed, 1)).Perm(len(nodes))
 	at := make([]int, len(nodes)) // in the ring, by index
@@ -337,7 +337,7 @@ func askedNodes(
 				asked = append(asked, with[0])
 			}
 		}
-		if local && closed == services.ClosedAny {
+		if local && closed == servicecheck.ClosedAny {
 			return asked
 		}
 		for k := 1; k < len(ring); k++ {

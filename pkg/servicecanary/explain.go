@@ -10,7 +10,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Explain shows which Services a run creates, over which responders.
@@ -43,7 +43,7 @@ func Explain(e kind.Explained) kind.Explanation {
 	}
 	if e.Gate.Confirm {
 		x.Field("second look", fmt.Sprintf("failed pairs, at most %d, within what is left of timeouts.probe (%s)",
-			services.MostAgain(w), w.Timeouts.Probe))
+			servicecheck.MostAgain(w), w.Timeouts.Probe))
 	}
 	if turn := turnOf(w); turn != "" {
 		x.Field("turn", turn)

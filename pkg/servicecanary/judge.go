@@ -15,7 +15,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/nodestate"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 	"github.com/checkplan/checkplan/pkg/stats"
 )
 
@@ -31,7 +31,7 @@ func Judge(
 	}
 	l := newLooks(w, sheet, roster, record, gate)
 	j := l.judge(w, record)
-	services.Merge(j, w, record, l.judge)
+	servicecheck.Merge(j, w, record, l.judge)
 	for i := range j.Outcomes { // what turns is measured once, and decides at once
 		if o := &j.Outcomes[i]; l.state.turns(o.Pair) {
 			o.Look = nil
@@ -55,7 +55,7 @@ func Judge(
 	return r
 }
 
-// Again returns the worksheet of the second look: those of services.LookAgain without those that turn, which cannot
+// Again returns the worksheet of the second look: those of servicecheck.LookAgain without those that turn, which cannot
 // be measured again. It is nil if there are none, if the gate does not want failures to be confirmed, and
 // after the second look.
 func Again(
@@ -68,7 +68,7 @@ func Again(
 	l := newLooks(w, sheet, roster, record, gate)
 	j := l.judge(w, record)
 	j.Outcomes = slices.DeleteFunc(j.Outcomes, func(o judge.Outcome) bool { return l.state.turns(o.Pair) })
-	return services.LookAgain(j, func(p checkup.Pair) bool {
+	return servicecheck.LookAgain(j, func(p checkup.Pair) bool {
 		v := l.views[p]
 		return v != nil && v.action == nodestate.Forward
 	})
@@ -317,18 +317,18 @@ func (l *looks) shares(v *view) bool {
 // and one up to doubt leaves it undecided.
 func (l *looks) compare(w *checkup.Worksheet, o *judge.Outcome, v *view, level, doubt float64) {
 	if v.action != nodestate.Forward {
-		how, expected := l.sheet.Closed, services.Refused
+		how, expected := l.sheet.Closed, servicecheck.Refused
 		if o.Pair.Transport == checkup.UDP { // a host need not send ICMP errors
-			how = services.ClosedAny
+			how = servicecheck.ClosedAny
 		}
 		if v.action == nodestate.Drop {
-			expected = services.Dropped
+			expected = servicecheck.Dropped
 		}
 		for address := range v.answered {
 			v.wrong = append(v.wrong, address)
 		}
 		slices.Sort(v.wrong)
-		services.MustNotConnect(w, o, expected, how)
+		servicecheck.MustNotConnect(w, o, expected, how)
 		return
 	}
 	for address := range v.answered {
@@ -429,7 +429,7 @@ func (l *looks) labels(addresses []string) string {
 // The path to a responder itself does not change, and the endpoints of hairpinService are the agents, which come and
 // go.
 func (l *looks) excuse(j *judge.Judgement) {
-	services.ExcuseBy(j, func(o *judge.Outcome) *checkup.Cause {
+	servicecheck.ExcuseBy(j, func(o *judge.Outcome) *checkup.Cause {
 		fixture, ok := l.w.ServiceOf(o.Pair.Target)
 		switch {
 		case !ok || fixture.Name == hairpinService:
@@ -437,7 +437,7 @@ func (l *looks) excuse(j *judge.Judgement) {
 		case l.state.unknownAfter != nil:
 			return l.state.unknownAfter
 		case l.state.changed(o.Pair):
-			return &services.Changed
+			return &servicecheck.Changed
 		}
 		return nil
 	})

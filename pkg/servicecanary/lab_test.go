@@ -19,7 +19,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/nodestate"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // specOf is a spec with the schema's defaults, changed.
@@ -28,8 +28,8 @@ func specOf(changes ...func(*Spec)) *Spec {
 	s := &Spec{
 		Policies: Policies, Endpoints: 3, Budget: 50000,
 		Placement: checkup.Placement{Tolerations: []checkup.Toleration{{Operator: "Exists"}}},
-		Probe:     services.Probe{Count: 60, Interval: checkup.Duration(20 * time.Millisecond), Timeout: checkup.Duration(2 * time.Second)},
-		Expect:    Expect{Loss: checkup.LossLimit{Max: &loss}, Share: ShareEven, Closed: services.ClosedExact},
+		Probe:     servicecheck.Probe{Count: 60, Interval: checkup.Duration(20 * time.Millisecond), Timeout: checkup.Duration(2 * time.Second)},
+		Expect:    Expect{Loss: checkup.LossLimit{Max: &loss}, Share: ShareEven, Closed: servicecheck.ClosedExact},
 		Limits:    checkup.Limits{PacketsPerSecond: 200, Concurrency: 16},
 		Timeouts:  checkup.Timeouts{Setup: checkup.Duration(2 * time.Minute), Probe: checkup.Duration(5 * time.Minute)},
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // rules are those of a serviceCanary check, in the order in which their problems are reported.
@@ -20,7 +20,7 @@ func rules() []kind.Rule {
 		kind.RuleOf("policies", policies),
 		kind.RuleOf("latency-order", func(s *Spec, r kind.Reporter) { kind.LatencyOrder(s.Expect.Latency, r) }),
 		kind.RuleOf("loss-all", func(s *Spec, r kind.Reporter) { kind.LossAll(s.Expect.Loss, r) }),
-		kind.RuleOf("probe-timeout", func(s *Spec, r kind.Reporter) { services.ProbeTimeout(s.Probe, s.Timeouts, r) }),
+		kind.RuleOf("probe-timeout", func(s *Spec, r kind.Reporter) { servicecheck.ProbeTimeout(s.Probe, s.Timeouts, r) }),
 	}, kind.KubernetesRules(func(s *Spec) kind.Parts {
 		return kind.Parts{
 			Placements: []kind.Part[checkup.Placement]{kind.At(s.Placement, "placement")},

@@ -17,7 +17,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/nodestate"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // TestExpand: which responders, Services and pairs a cluster has.
@@ -50,7 +50,7 @@ func TestExpand(t *testing.T) {
 			return s
 		}(), "endpoint on n0, node-port at n0, endpoint on n1, endpoint on n2, node-port at n2", "endpoints node-port", 56, ""},
 		{"only kube-proxy must drop where it has no endpoint", specOf(only(ExternalLocal), func(s *Spec) {
-			s.Expect.Closed = services.ClosedAny
+			s.Expect.Closed = servicecheck.ClosedAny
 		}), townOf(3), "endpoint on n0, endpoint on n1, endpoint on n2, external-local at n2",
 			"endpoints external-local", 44, ""},
 		{"too few measurements", specOf(only(ClusterIP), func(s *Spec) { s.Probe.Count = 10 }), townOf(3),
@@ -487,7 +487,7 @@ func TestChance(t *testing.T) {
 
 // TestShareAny: other proxies may spread connections as they like, but must use every endpoint.
 func TestShareAny(t *testing.T) {
-	l := newLab(t, specOf(func(s *Spec) { s.Expect.Share, s.Expect.Closed = ShareAny, services.ClosedAny }), townOf(3))
+	l := newLab(t, specOf(func(s *Spec) { s.Expect.Share, s.Expect.Closed = ShareAny, servicecheck.ClosedAny }), townOf(3))
 	uneven := func(least int) func(pair) answers {
 		return func(p pair) answers {
 			a := right(p)
@@ -681,8 +681,8 @@ func TestNodePortsOfOthers(t *testing.T) {
 	s.Nodes[7].Ready = corev1.ConditionFalse
 	with := s.Nodes[3:5]
 	for seed := range uint64(20) {
-		asks := askedNodes(seed, s.Nodes, with, services.ClosedExact)
-		others := askedNodes(seed, s.Nodes, with, services.ClosedAny)
+		asks := askedNodes(seed, s.Nodes, with, servicecheck.ClosedExact)
+		others := askedNodes(seed, s.Nodes, with, servicecheck.ClosedAny)
 		asked := map[bool]map[string]int{false: {}, true: {}}
 		for i, n := range s.Nodes {
 			var names []string // where another proxy than kube-proxy decides
@@ -720,7 +720,7 @@ func TestNodePortsOfOthers(t *testing.T) {
 			}
 		}
 	}
-	one := askedNodes(1, s.Nodes[:1], s.Nodes[:1], services.ClosedExact)
+	one := askedNodes(1, s.Nodes[:1], s.Nodes[:1], servicecheck.ClosedExact)
 	if len(one(0, false)) != 1 || len(one(0, true)) != 0 {
 		t.Error("a node that is alone asks itself, and nobody about a policy Local")
 	}

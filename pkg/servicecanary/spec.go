@@ -7,7 +7,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Spec says which Services are created, over how many endpoints, and which nodes measure them.
@@ -21,12 +21,12 @@ type Spec struct {
 	// IPFamilies to measure. Empty means every family that the nodes' pods have.
 	IPFamilies []checkup.IPFamily `json:"ipFamilies,omitempty"`
 	// Budget is the maximum number of pairs of a node and an address.
-	Budget    int               `json:"budget"`
-	Probe     services.Probe    `json:"probe"`
-	Expect    Expect            `json:"expect"`
-	Limits    checkup.Limits    `json:"limits"`
-	Resources checkup.Resources `json:"resources"` // of every agent and responder pod
-	Timeouts  checkup.Timeouts  `json:"timeouts"`
+	Budget    int                `json:"budget"`
+	Probe     servicecheck.Probe `json:"probe"`
+	Expect    Expect             `json:"expect"`
+	Limits    checkup.Limits     `json:"limits"`
+	Resources checkup.Resources  `json:"resources"` // of every agent and responder pod
+	Timeouts  checkup.Timeouts   `json:"timeouts"`
 }
 
 // Policy is what a Service has, beside two ports, that a node has to respect.
@@ -58,7 +58,7 @@ type Expect struct {
 	// Share says whether endpoints must be equally likely.
 	Share Share `json:"share"`
 	// Closed says how a TCP connection must fail that a node has to refuse or to drop.
-	Closed services.Closed `json:"closed"`
+	Closed servicecheck.Closed `json:"closed"`
 }
 
 // Share is how connections are spread over endpoints.
@@ -91,7 +91,7 @@ func (s *Spec) Params() []checkup.Param {
 		checkup.EnumParam("share", "Whether all endpoints of a Service must be equally likely", &s.Expect.Share,
 			[]Share{ShareEven, ShareAny}),
 		checkup.EnumParam("closed", "How connections must fail that a node has to refuse or drop", &s.Expect.Closed,
-			[]services.Closed{services.ClosedExact, services.ClosedAny}),
+			[]servicecheck.Closed{servicecheck.ClosedExact, servicecheck.ClosedAny}),
 	)...)
 	params = append(params, kind.LimitParam("loss.max",
 		"Highest share of a pair's connections that may fail, from 0% to 100%; empty: only a pair that is never answered fails",

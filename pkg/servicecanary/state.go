@@ -14,7 +14,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/nodestate"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // state is what the API said of the Services at some moments: before and after everything was measured, and at the turn
@@ -33,7 +33,7 @@ type state struct {
 // moment is what the API said of the Services at one moment.
 type moment struct {
 	cluster *nodestate.Cluster
-	digests services.States
+	digests servicecheck.States
 	// nodes have what each node has to serve, by its name and the Service's object.
 	nodes map[string]map[string]*nodestate.ServiceEndpoints
 }
@@ -65,7 +65,7 @@ func momentOf(w *checkup.Worksheet, record *checkup.Record, unit string) (*momen
 		return nil, err
 	}
 	m := &moment{
-		digests: services.Digests(s.ServiceObjects, s.EndpointSlices),
+		digests: servicecheck.Digests(s.ServiceObjects, s.EndpointSlices),
 		nodes:   map[string]map[string]*nodestate.ServiceEndpoints{},
 	}
 	m.cluster, err = clusterOf(w, s)

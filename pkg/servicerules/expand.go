@@ -15,7 +15,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/nodestate"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // maxUnits is the most units of a check: a report lists those that did not pass, with 200 bytes or so each.
@@ -75,7 +75,7 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 				problems = append(problems, fmt.Errorf("check %q: %w", name, err))
 				continue
 			}
-			s.AddSeen(services.Seen(namespace, ""))
+			s.AddSeen(servicecheck.Seen(namespace, ""))
 		}
 	}
 	if rotates {
@@ -106,15 +106,15 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	if spec.Sample.Nodes < 0 || round < 0 {
 		return nil, nil, errors.New("sample.nodes and sample.round must be at least 0")
 	}
-	nodes, tolerations, warnings, err := services.Sources(spec.Placement, s)
+	nodes, tolerations, warnings, err := servicecheck.Sources(spec.Placement, s)
 	if err != nil {
 		return nil, nil, err
 	}
 	sheet := Sheet{Namespaces: spec.Services.Listed(), Expect: spec.Expect}
 	for _, namespace := range sheet.Namespaces {
-		if !slices.Contains(s.Seen, services.Seen(namespace, "")) {
+		if !slices.Contains(s.Seen, servicecheck.Seen(namespace, "")) {
 			return nil, nil, fmt.Errorf("the snapshot does not list the %s: it was recorded for another plan: record it again",
-				services.Seen(namespace, ""))
+				servicecheck.Seen(namespace, ""))
 		}
 	}
 	selected, err := spec.Services.Matcher()
@@ -139,7 +139,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 		w.Seed = *spec.Sample.Seed
 	}
 	// One reader of rules takes blocks of nodes from a ring, as one node of the kind services takes addresses.
-	sampled := services.SampleOf(w.Seed, round, spec.Sample.Nodes, len(nodes), 1, len(nodes))
+	sampled := servicecheck.SampleOf(w.Seed, round, spec.Sample.Nodes, len(nodes), 1, len(nodes))
 	w.Round, w.Rounds, sheet.Nodes = sampled.Round, sampled.Rounds, len(nodes)
 	for _, m := range state.State("") {
 		service := Service{Name: m.Namespace + "/" + m.Name}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // rule explains a group of failed units.
@@ -186,14 +186,14 @@ func (j *judging) sinceWords(failed []*outcome) string {
 
 // why says what decides which endpoints of a Service nodes must use.
 func (j *judging) why(failed []*outcome) []string {
-	var chosen []services.Chosen
+	var chosen []servicecheck.Chosen
 	for _, o := range failed {
 		if o.trouble != nil && o.trouble.Choice != nil {
 			zone := j.w.Sources[o.source].Zone
-			chosen = append(chosen, services.Chosen{Node: j.node(o), Zone: zone, Choice: *o.trouble.Choice})
+			chosen = append(chosen, servicecheck.Chosen{Node: j.node(o), Zone: zone, Choice: *o.trouble.Choice})
 		}
 	}
-	return services.Why(chosen)
+	return servicecheck.Why(chosen)
 }
 
 // unnamed is the subject of a finding about rules that do not say for which Service they are.

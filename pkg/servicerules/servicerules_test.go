@@ -33,7 +33,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/dataplane/nftables"
 	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // of keeps what a frontend of a Service is not, or changes it.
@@ -311,7 +311,7 @@ transport UDP explains 12: UDP: the rules of 2 Services differ from what they ha
 4 fail rules Differs
 node node-a explains 4: node node-a: its rules of 2 Services differ from what they have to be: its service proxy is not up to date`},
 		{name: "Services that are not selected", spec: func(s *Spec) {
-			s.Services = services.Selection{Namespaces: []string{"shop"}, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "plain"}}}
+			s.Services = servicecheck.Selection{Namespaces: []string{"shop"}, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "plain"}}}
 		}, damage: func(l *lab) {
 			l.each(without("shop/sticky"))
 			l.each(added("other/gone"))

@@ -8,12 +8,12 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Spec selects Services, and the nodes whose rules are read.
 type Spec struct {
-	Services services.Selection `json:"services"`
+	Services servicecheck.Selection `json:"services"`
 	// Placement selects the nodes. Each of them gets an agent.
 	Placement checkup.Placement `json:"placement"`
 	// IPFamilies to read. Empty means every family of a Service.

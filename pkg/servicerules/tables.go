@@ -25,7 +25,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/dataplane/want"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/nodestate"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // found is the content of the fact about one node and family.
@@ -140,7 +140,7 @@ func tablesOf(
 	if err != nil {
 		return unknown(err)
 	}
-	t := &tables{w: w, sheet: sheet, digests: services.Digests(before.ServiceObjects, before.EndpointSlices)}
+	t := &tables{w: w, sheet: sheet, digests: servicecheck.Digests(before.ServiceObjects, before.EndpointSlices)}
 	if t.now, err = clock(ctx); err == nil {
 		t.changes = changesOf(before, t.now)
 	}
@@ -168,7 +168,7 @@ func tablesOf(
 		if err != nil {
 			return factOf(stateFact, nil, notListed(err))
 		}
-		return factOf(stateFact, changed{t.changed(services.Digests(now.ServiceObjects, now.EndpointSlices))}, nil)
+		return factOf(stateFact, changed{t.changed(servicecheck.Digests(now.ServiceObjects, now.EndpointSlices))}, nil)
 	}}
 }
 
@@ -213,10 +213,10 @@ type tables struct {
 	w       *checkup.Worksheet
 	sheet   *Sheet
 	cluster *nodestate.Cluster
-	digests map[services.FamilyKey]string
+	digests map[servicecheck.FamilyKey]string
 	// now is the API server's time after the first list. changes has the Services of which it is known when they changed.
 	now     time.Time
-	changes map[services.FamilyKey]change
+	changes map[servicecheck.FamilyKey]change
 }
 
 // change is the last change of a Service or its EndpointSlices of a family that the API shows.
@@ -228,21 +228,21 @@ type change struct {
 
 // changesOf returns when Services changed, by what the API server has noted in the objects. A Service is left out if
 // one of its objects has no time, or one later than now: somebody else has written it.
-func changesOf(s *cluster.Snapshot, now time.Time) map[services.FamilyKey]change {
-	all := map[services.FamilyKey]change{}
+func changesOf(s *cluster.Snapshot, now time.Time) map[servicecheck.FamilyKey]change {
+	all := map[servicecheck.FamilyKey]change{}
 	wrong := func(at time.Time) bool { return at.IsZero() || at.After(now) }
 	for i := range s.ServiceObjects {
 		o := &s.ServiceObjects[i]
 		if at := cluster.WrittenAt(o.ObjectMeta); !wrong(at) {
 			for _, f := range checkup.IPFamilies {
-				all[services.FamilyKey{Service: o.Namespace + "/" + o.Name, Family: f}] = change{at: at}
+				all[servicecheck.FamilyKey{Service: o.Namespace + "/" + o.Name, Family: f}] = change{at: at}
 			}
 		}
 	}
-	unknown := map[services.FamilyKey]bool{}
+	unknown := map[servicecheck.FamilyKey]bool{}
 	for i := range s.EndpointSlices {
 		o := &s.EndpointSlices[i]
-		key := services.FamilyKey{
+		key := servicecheck.FamilyKey{
 			Service: o.Namespace + "/" + o.Labels[discoveryv1.LabelServiceName], Family: checkup.IPFamily(o.AddressType),
 		}
 		c, ok := all[key]
@@ -256,7 +256,7 @@ func changesOf(s *cluster.Snapshot, now time.Time) map[services.FamilyKey]change
 		}
 		all[key] = c
 	}
-	maps.DeleteFunc(all, func(key services.FamilyKey, _ change) bool { return unknown[key] })
+	maps.DeleteFunc(all, func(key servicecheck.FamilyKey, _ change) bool { return unknown[key] })
 	return all
 }
 
@@ -277,7 +277,7 @@ func (t *tables) age(c change) checkup.Duration {
 }
 
 // changed names the Services whose digests are not what they were, were added or removed, sorted.
-func (t *tables) changed(now map[services.FamilyKey]string) []string {
+func (t *tables) changed(now map[servicecheck.FamilyKey]string) []string {
 	names := []string{}
 	all := maps.Clone(t.digests)
 	maps.Copy(all, now)
@@ -375,7 +375,7 @@ func (t *tables) sort(first, last look, state []*nodestate.ServiceEndpoints, nod
 		if slices.Contains(s.Families, f) {
 			index[s.Name] = i
 			of[i].gone = !exists[s.Name]
-			of[i].change = t.changes[services.FamilyKey{Service: s.Name, Family: f}]
+			of[i].change = t.changes[servicecheck.FamilyKey{Service: s.Name, Family: f}]
 			of[i].age = t.age(of[i].change)
 		}
 	}

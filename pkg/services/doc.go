@@ -5,9 +5,8 @@
 //	spec.go      the parameters
 //	survey.go    Survey: Services and EndpointSlices into the snapshot
 //	state.go     what each node has to do, by pkg/nodestate; AskAfter: what changed while it was measured
-//	sample.go    which addresses each node measures
 //	expand.go    Expand: the worksheet; sheet.go: what it has of this kind, the expectation of each pair
-//	why.go       Why: which policies and hints decide
+//	why.go       which policies and hints decide
 //	again.go     Again: the pairs that are measured a second time
 //	judge.go     Judge: what was measured against what is expected
 //	findings.go  which node, Service or family explains the failed pairs
@@ -19,5 +18,5 @@
 //
 // What is expected may change while it is measured. So the probe task reads the Services again when everything is
 // measured. A pair that did not pass, and of which anything changed since setup, is unmeasured: what it had to do is
-// not known. One that passed needs no such excuse.
+// not known. One that passed needs no such excuse. What other kinds about Services need, too, is in pkg/servicecheck.
 package services

@@ -12,14 +12,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/nodestate"
-	"github.com/checkplan/checkplan/pkg/scheduling"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // address is an address of a Service that nodes may measure. All nodes have the same ones, but the host of a node port
@@ -32,7 +31,7 @@ type address struct {
 	number        int
 	endpoints     int
 	state         string
-	expected      Expectation
+	expected      servicecheck.Expectation
 	// local says that expected differs between nodes.
 	local bool
 }
@@ -58,7 +57,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	if spec.Probe.Count < 1 || spec.Sample.Budget < 1 || spec.Sample.Degree < 0 || round < 0 {
 		return nil, nil, errors.New("probe.count and sample.budget must be at least 1, sample.degree and sample.round at least 0")
 	}
-	nodes, tolerations, warnings, err := Sources(spec.Placement, s)
+	nodes, tolerations, warnings, err := servicecheck.Sources(spec.Placement, s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -96,7 +95,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 		return nil, nil, fmt.Errorf("sample.budget: %s is not enough for one address from each of %s: "+
 			"raise it, or admit fewer nodes by placement", checkup.Count(spec.Sample.Budget, "pair"), checkup.Count(len(nodes), "node"))
 	}
-	sampled := SampleOf(w.Seed, round, spec.Sample.Degree, spec.Sample.Budget, len(nodes), len(all))
+	sampled := servicecheck.SampleOf(w.Seed, round, spec.Sample.Degree, spec.Sample.Budget, len(nodes), len(all))
 	w.Degree, w.Round, w.Rounds, w.Possible = sampled.Degree, sampled.Round, sampled.Rounds, len(nodes)*len(all)
 	if want := spec.Sample.Degree; sampled.Degree < len(all) && (want == 0 || want > sampled.Degree) {
 		warn("sample.budget (%s) allows %d of %d addresses from each of %s: raise it, or rotate the sample",
@@ -108,7 +107,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 		return nil, nil, err
 	}
 	if sheet.Closed == "" {
-		sheet.Closed = ClosedExact
+		sheet.Closed = servicecheck.ClosedExact
 	}
 	write(w, &sheet, nodes, tolerations, all, sampled.Assignments, states)
 	if w.CountPairs() == 0 {
@@ -123,39 +122,6 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 			time.Duration(expected).Round(time.Second), w.AgentDeadline(), w.Timeouts.Probe)
 	}
 	return w, warnings, nil
-}
-
-// Sources returns the nodes that a placement admits, sorted by name, the tolerations of their agents, and warnings.
-func Sources(placement checkup.Placement, s *cluster.Snapshot) (
-	nodes []cluster.Node, tolerations []checkup.Toleration, warnings []string, err error,
-) {
-	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-	tolerations = scheduling.FixtureTolerations(placement.Tolerations)
-	admitted, err := scheduling.Admit(s.Nodes, placement, tolerations, field.NewPath("placement"))
-	switch {
-	case err != nil:
-		return nil, nil, nil, err
-	case len(s.Nodes) == 0:
-		return nil, nil, nil, errors.New("the cluster has no nodes")
-	case len(admitted.Nodes) == 0:
-		return nil, nil, nil, fmt.Errorf("no node can be a source: %v", admitted)
-	case !admitted.Complete():
-		warn("%d of %s can be a source; left out: %v",
-			len(admitted.Nodes), checkup.Count(len(s.Nodes), "node"), admitted)
-	}
-	nodes = slices.SortedFunc(slices.Values(admitted.Nodes), func(a, b cluster.Node) int {
-		return cmp.Compare(a.Name, b.Name)
-	})
-	var notReady []string
-	for _, n := range nodes {
-		if n.Ready != corev1.ConditionTrue {
-			notReady = append(notReady, n.Name)
-		}
-	}
-	if len(notReady) > 0 {
-		warn("%s not ready, and will probably be unmeasured: %s", checkup.CountAre(len(notReady), "node"), checkup.Some(notReady))
-	}
-	return nodes, tolerations, warnings, nil
 }
 
 // leftOut counts what no address of the selected Services stands for, in the families and kinds of addresses that the
@@ -222,7 +188,7 @@ func leftOut(
 // kinds. An address that the load balancer serves to some sources only is left out: what it does depends on addresses
 // that pods get later. leftOut counts those.
 func addressesOf(spec *Spec, s *cluster.Snapshot, served []*nodestate.ServiceEndpoints) []address {
-	digest := Digests(s.ServiceObjects, s.EndpointSlices)
+	digest := servicecheck.Digests(s.ServiceObjects, s.EndpointSlices)
 	var all []address
 	for _, m := range served {
 		service := m.Namespace + "/" + m.Name
@@ -265,6 +231,7 @@ func addressesOf(spec *Spec, s *cluster.Snapshot, served []*nodestate.ServiceEnd
 // write fills in sources, targets and assignments of the worksheet, and what the sheet has of them. sampled has the
 // indexes of the addresses of each node.
 func write(w *checkup.Worksheet, sheet *Sheet, nodes []cluster.Node, tolerations []checkup.Toleration, all []address,
+
 	sampled [][]int, states *states,
 ) {
 	type target struct {
@@ -279,14 +246,14 @@ func write(w *checkup.Worksheet, sheet *Sheet, nodes []cluster.Node, tolerations
 	at := map[place]int{}
 	type pair struct {
 		target   int
-		expected Expectation
+		expected servicecheck.Expectation
 	}
 	assigned, zones := make([][]pair, len(nodes)), examples(nodes)
 	for i, n := range nodes {
 		w.Sources = append(w.Sources, checkup.Endpoint{
 			Node: n.Name, NodeUID: n.UID, Zone: zoneOf(n), Tolerations: tolerations,
 		})
-		var internal map[portKey]Expectation
+		var internal map[portKey]servicecheck.Expectation
 		for _, index := range sampled[i] {
 			a, key := all[index], place{address: index}
 			if a.kind == NodePort {

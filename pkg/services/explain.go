@@ -10,6 +10,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // tableRows is the most Services that Explain lists.
@@ -26,14 +27,14 @@ func Explain(e kind.Explained) kind.Explanation {
 	}
 	type row struct {
 		targets  map[int]bool
-		expected map[Expectation]int
+		expected map[servicecheck.Expectation]int
 	}
 	rows := map[string]*row{}
-	expected := map[Expectation]int{}
+	expected := map[servicecheck.Expectation]int{}
 	for p := range w.Pairs() {
 		name := sheet.Service(p.Target)
 		if rows[name] == nil {
-			rows[name] = &row{map[int]bool{}, map[Expectation]int{}}
+			rows[name] = &row{map[int]bool{}, map[servicecheck.Expectation]int{}}
 		}
 		is := sheet.Expects(w, p)
 		rows[name].targets[p.Target] = true
@@ -49,7 +50,7 @@ func Explain(e kind.Explained) kind.Explanation {
 	}
 	if e.Gate.Confirm {
 		x.Field("second look", fmt.Sprintf("failed pairs, at most %d, within what is left of timeouts.probe (%s)",
-			MostAgain(w), w.Timeouts.Probe))
+			servicecheck.MostAgain(w), w.Timeouts.Probe))
 	}
 	x.Field("changes", "Services are listed again after measuring: what failed and has changed is unmeasured")
 	table := &checkup.Table{Noun: "Service", Columns: []checkup.Column{
@@ -59,14 +60,16 @@ func Explain(e kind.Explained) kind.Explanation {
 	}}
 	// Those of which something else is expected than that they work are the first.
 	names := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
-		closed := func(name string) int { return rows[name].expected[Refused] + rows[name].expected[Dropped] }
+		closed := func(name string) int {
+			return rows[name].expected[servicecheck.Refused] + rows[name].expected[servicecheck.Dropped]
+		}
 		return cmp.Or(cmp.Compare(closed(b), closed(a)), cmp.Compare(a, b))
 	})
 	for _, name := range names[:min(len(names), tableRows)] {
 		r := rows[name]
 		table.Rows = append(table.Rows, []checkup.Cell{
-			checkup.Text(name), checkup.Number(len(r.targets)), checkup.Number(r.expected[Works]),
-			checkup.Number(r.expected[Refused]), checkup.Number(r.expected[Dropped]),
+			checkup.Text(name), checkup.Number(len(r.targets)), checkup.Number(r.expected[servicecheck.Works]),
+			checkup.Number(r.expected[servicecheck.Refused]), checkup.Number(r.expected[servicecheck.Dropped]),
 		})
 	}
 	x.Blocks = []checkup.Block{{Table: table}}

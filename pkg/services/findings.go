@@ -8,6 +8,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/localise"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // causes are the rules of findings, in words in docs/services.md, from the widest cause to the narrowest. Of the groups
@@ -103,7 +104,7 @@ func same(sheet *Sheet, p checkup.Pair) string {
 
 // Idle reports whether a pair passes because it is dropped, as it must be.
 func (x *explanation) Idle(i int) bool {
-	return x.Outcomes[i].Verdict == checkup.Pass && x.sheet.Expects(x.Worksheet, x.Outcomes[i].Pair) == Dropped
+	return x.Outcomes[i].Verdict == checkup.Pass && x.sheet.Expects(x.Worksheet, x.Outcomes[i].Pair) == servicecheck.Dropped
 }
 
 // For returns how many pairs work elsewhere, how many endpoints a Service has, and what decides which of them are used.
@@ -117,11 +118,11 @@ func (x *explanation) For(cause checkup.FindingCause, failed []int, elsewhere in
 		lines = append(lines, fmt.Sprintf("the Service has %s", checkup.Count(n, "usable endpoint")))
 	}
 	if cause == checkup.CauseService {
-		var why []Chosen
+		var why []servicecheck.Chosen
 		for _, i := range failed {
 			why = append(why, x.sheet.Targets[x.Outcomes[i].Pair.Target].Why...)
 		}
-		lines = append(lines, Why(why)...)
+		lines = append(lines, servicecheck.Why(why)...)
 	}
 	return lines
 }

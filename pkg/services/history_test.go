@@ -8,6 +8,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // TestHistory: the history keeps every pair of a node and an address, with its verdict, delays and losses. A pair that
@@ -36,7 +37,7 @@ func TestHistory(t *testing.T) {
 		}
 		got := all[0].Results[0]
 		switch expects := sheet.Expects(w, p); {
-		case expects != Works:
+		case expects != servicecheck.Works:
 			seen["closed"]++
 			if got.Verdict != checkup.Pass || got.P50 != 0 || got.Loss != -1 {
 				t.Errorf("%+v must not connect: history has %+v, want neither delays nor losses", p, got)

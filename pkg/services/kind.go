@@ -30,26 +30,3 @@ func Rights(c checkup.Check) []checkup.Right {
 		checkup.PhaseProbe: "pkg/services AskAfter: what of it changed while it was measured",
 	})
 }
-
-// Rights are those to list the Services and EndpointSlices of a selection in phases, each with its reason.
-func (s Selection) Rights(why map[checkup.Phase]string) []checkup.Right {
-	var rights []checkup.Right
-	for _, phase := range checkup.Phases {
-		if why[phase] == "" {
-			continue
-		}
-		for _, namespace := range s.Listed() {
-			for _, resource := range []struct{ group, name string }{{"", "services"}, {"discovery.k8s.io", "endpointslices"}} {
-				r := checkup.Right{
-					Phase: phase, Scope: checkup.ScopeNamespace, Namespace: namespace,
-					Group: resource.group, Resource: resource.name, Verb: "list", Why: why[phase],
-				}
-				if namespace == "" {
-					r.Scope = checkup.ScopeCluster
-				}
-				rights = append(rights, r)
-			}
-		}
-	}
-	return rights
-}

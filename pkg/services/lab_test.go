@@ -17,6 +17,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // specOf is a spec with the schema's defaults, changed.
@@ -24,9 +25,9 @@ func specOf(changes ...func(*Spec)) *Spec {
 	loss := checkup.Percent(1)
 	s := &Spec{
 		Placement: checkup.Placement{Tolerations: []checkup.Toleration{{Operator: "Exists"}}},
-		Addresses: []Address{ClusterIP}, Sample: Sample{Budget: 20000},
-		Probe:    Probe{Count: 5, Interval: checkup.Duration(100 * time.Millisecond), Timeout: checkup.Duration(2 * time.Second)},
-		Expect:   Expect{Loss: checkup.LossLimit{Max: &loss}, Closed: ClosedExact},
+		Addresses: []Address{ClusterIP}, Sample: servicecheck.Sample{Budget: 20000},
+		Probe:    servicecheck.Probe{Count: 5, Interval: checkup.Duration(100 * time.Millisecond), Timeout: checkup.Duration(2 * time.Second)},
+		Expect:   Expect{Loss: checkup.LossLimit{Max: &loss}, Closed: servicecheck.ClosedExact},
 		Limits:   checkup.Limits{PacketsPerSecond: 200, Concurrency: 16},
 		Timeouts: checkup.Timeouts{Setup: checkup.Duration(2 * time.Minute), Probe: checkup.Duration(5 * time.Minute)},
 	}
@@ -58,7 +59,7 @@ func townOf(n int) *town {
 			InternalIPs: []string{fmt.Sprintf("172.18.0.%d", i+1), fmt.Sprintf("fd00:18::%d", i+1)},
 		})
 	}
-	t.Seen = []string{Seen("", "")}
+	t.Seen = []string{servicecheck.Seen("", "")}
 	return t
 }
 
@@ -149,8 +150,8 @@ const (
 )
 
 // right is the answer of a node whose proxy is right.
-func right(e Expectation) answer {
-	return map[Expectation]answer{Works: connects, Refused: refused, Dropped: timeout}[e]
+func right(e servicecheck.Expectation) answer {
+	return map[servicecheck.Expectation]answer{servicecheck.Works: connects, servicecheck.Refused: refused, servicecheck.Dropped: timeout}[e]
 }
 
 // measure simulates the record of a worksheet. wrong returns what is not right; "right" is what a node's proxy does if
@@ -161,7 +162,7 @@ func measure(tb testing.TB, w *checkup.Worksheet, wrong func(node, target string
 	if err != nil {
 		tb.Fatal(err)
 	}
-	r := &checkup.Record{Facts: []checkup.Fact{{Unit: stateFact, Content: json.RawMessage(`{"changed":[]}`)}}}
+	r := &checkup.Record{Facts: []checkup.Fact{{Unit: "state", Content: json.RawMessage(`{"changed":[]}`)}}}
 	for s := range w.Sources {
 		source := checkup.Source{Source: s, End: &checkup.AgentEnd{}}
 		for _, f := range w.IPFamilies {
@@ -218,12 +219,12 @@ func look(tb testing.TB, w *checkup.Worksheet, r *checkup.Record, wrong func(nod
 
 // changed records that something of targets changed, by their labels' beginnings.
 func changed(w *checkup.Worksheet, r *checkup.Record, prefixes ...string) {
-	found := after{Changed: []int{}}
+	found := []int{}
 	for i, t := range w.Targets {
 		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(t.Label, p) }) {
-			found.Changed = append(found.Changed, i)
+			found = append(found, i)
 		}
 	}
-	content, _ := json.Marshal(found)
-	r.Facts = []checkup.Fact{{Unit: stateFact, Content: content}}
+	content, _ := json.Marshal(map[string][]int{"changed": found})
+	r.Facts = []checkup.Fact{{Unit: "state", Content: content}}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // rules are those of a services check, in the order in which their problems are reported.
@@ -18,7 +19,7 @@ func rules() []kind.Rule {
 		kind.RuleOf("addresses", addresses),
 		kind.RuleOf("latency-order", func(s *Spec, r kind.Reporter) { kind.LatencyOrder(s.Expect.Latency, r) }),
 		kind.RuleOf("loss-all", func(s *Spec, r kind.Reporter) { kind.LossAll(s.Expect.Loss, r) }),
-		kind.RuleOf("probe-timeout", func(s *Spec, r kind.Reporter) { ProbeTimeout(s.Probe, s.Timeouts, r) }),
+		kind.RuleOf("probe-timeout", func(s *Spec, r kind.Reporter) { servicecheck.ProbeTimeout(s.Probe, s.Timeouts, r) }),
 	}, kind.KubernetesRules(parts)...)
 }
 
@@ -32,31 +33,12 @@ func parts(s *Spec) kind.Parts {
 	return p
 }
 
-// Parts adds the fields of a selection, which is a check's field services.
-func (s Selection) Parts(p *kind.Parts) {
-	for i, namespace := range s.Namespaces {
-		p.NeededNamespaces = append(p.NeededNamespaces, kind.At(namespace, "services", "namespaces", kind.Index(i)))
-	}
-	if !s.Selector.IsZero() {
-		p.Selectors = append(p.Selectors, kind.At(s.Selector, "services", "selector"))
-	}
-}
-
 func durations(s *Spec, report kind.Reporter) {
 	kind.Duration(s.Probe.Interval, 1, report, "probe", "interval")
 	kind.Duration(s.Probe.Timeout, 1, report, "probe", "timeout")
 	kind.LatencyDurations(s.Expect.Latency, report)
 	kind.Duration(s.Limits.StartJitter, 0, report, "limits", "startJitter")
 	kind.Timeouts(s.Timeouts, report)
-}
-
-// NamespaceTwice reports namespaces that are duplicates.
-func (s Selection) NamespaceTwice(report kind.Reporter) {
-	for i, namespace := range s.Namespaces {
-		if slices.Contains(s.Namespaces[:i], namespace) {
-			report([]string{"services", "namespaces", kind.Index(i)}, "duplicate: %s", namespace)
-		}
-	}
 }
 
 func addresses(s *Spec, report kind.Reporter) {
@@ -67,18 +49,5 @@ func addresses(s *Spec, report kind.Reporter) {
 		if slices.Contains(s.Addresses[:i], a) {
 			report([]string{"addresses", kind.Index(i)}, "duplicate: %s", a)
 		}
-	}
-}
-
-// ProbeTimeout compares the timeout with the time that one pair takes if its last connection is not answered.
-func ProbeTimeout(p Probe, timeouts checkup.Timeouts, report kind.Reporter) {
-	if timeouts.Probe <= 0 || p.Count < 1 || p.Interval <= 0 || p.Interval > checkup.MaxTimeout ||
-		p.Timeout <= 0 || p.Timeout > checkup.MaxTimeout {
-		return
-	}
-	need := checkup.Duration(min(p.Count, checkup.MaxCount)-1)*p.Interval + p.Timeout
-	if have := timeouts.Probe / 4 * 3; need > have {
-		report([]string{"timeouts", "probe"}, "agents have three quarters of it, %s: less than the %s that a pair takes "+
-			"if its last connection is not answered", have, need)
 	}
 }

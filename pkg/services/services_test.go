@@ -21,6 +21,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // described is one line for each node: what it measures, and what is expected.
@@ -82,7 +83,7 @@ n2 shop/log [fd00:96::5]:80 d
 			if err != nil {
 				t.Fatal(err)
 			}
-			town.Seen = append(town.Seen, Seen("", selector))
+			town.Seen = append(town.Seen, servicecheck.Seen("", selector))
 			var lines []string
 			for line := range strings.Lines(described(t, expanded(t, tt.spec, town))) {
 				if !strings.HasPrefix(line, "n1") && (!strings.HasPrefix(line, "n2") || len(tt.spec.Placement.NodeSelector) > 0) {
@@ -196,45 +197,6 @@ func TestExpandErrors(t *testing.T) {
 	}
 }
 
-// TestSample: the rounds of a cycle add up to all pairs, each node has its degree in each round, and if the nodes
-// together take enough, every address is measured in every round. The budget holds.
-func TestSample(t *testing.T) {
-	for _, tt := range []struct{ nodes, addresses, degree, budget int }{
-		{1, 1, 0, 1}, {3, 7, 0, 1000}, {5, 40, 8, 1000}, {5, 41, 9, 1000}, {4, 100, 7, 1000}, {10, 3, 2, 1000}, {7, 50, 0, 100}, {100, 10, 1, 100},
-	} {
-		t.Run(fmt.Sprint(tt), func(t *testing.T) {
-			all := map[[2]int]bool{}
-			first := SampleOf(7, 0, tt.degree, tt.budget, tt.nodes, tt.addresses)
-			for round := range first.Rounds {
-				s := SampleOf(7, round, tt.degree, tt.budget, tt.nodes, tt.addresses)
-				measured := map[int]bool{}
-				pairs := 0
-				for node, addresses := range s.Assignments {
-					if len(addresses) != first.Degree || !slices.IsSorted(addresses) || len(slices.Compact(slices.Clone(addresses))) != len(addresses) {
-						t.Fatalf("round %d, node %d: %v, want %d different ones", round, node, addresses, first.Degree)
-					}
-					pairs += len(addresses)
-					for _, a := range addresses {
-						all[[2]int{node, a}], measured[a] = true, true
-					}
-				}
-				if pairs > tt.budget {
-					t.Errorf("round %d: %d pairs, budget %d", round, pairs, tt.budget)
-				}
-				if first.Degree*tt.nodes >= tt.addresses+tt.nodes && len(measured) < tt.addresses {
-					t.Errorf("round %d: %d of %d addresses", round, len(measured), tt.addresses)
-				}
-			}
-			if len(all) != tt.nodes*tt.addresses {
-				t.Errorf("%d rounds measure %d of %d pairs", first.Rounds, len(all), tt.nodes*tt.addresses)
-			}
-			if again := SampleOf(7, first.Rounds, tt.degree, tt.budget, tt.nodes, tt.addresses); again.Round != 0 || !cmp.Equal(again.Assignments, first.Assignments) {
-				t.Error("the cycle does not begin again")
-			}
-		})
-	}
-}
-
 // TestJudge: what is measured against what is expected. web works on each node, empty is refused, log is dropped on n2.
 func TestJudge(t *testing.T) {
 	is := func(want answer, node, target string) func(string, string, answer) answer {
@@ -248,7 +210,7 @@ func TestJudge(t *testing.T) {
 	tests := []struct {
 		name           string
 		wrong          func(string, string, answer) answer
-		closed         Closed
+		closed         servicecheck.Closed
 		timeout        time.Duration // default 2 s
 		verdict        checkup.RunVerdict
 		reason         checkup.Reason
@@ -262,10 +224,10 @@ func TestJudge(t *testing.T) {
 		{name: "connects, should be refused", wrong: is(connects, "n1", "shop/empty 10."), verdict: checkup.RunFail, reason: checkup.ReasonReached, message: "must be refused, because the Service has no endpoint, but 5 of 5 connected", fail: 1},
 		{name: "times out, should be refused", wrong: is(timeout, "n1", "shop/empty 10."), verdict: checkup.RunFail, reason: checkup.ReasonTimedOut, message: "must be refused, because the Service has no endpoint, but timed out after 2s", fail: 1},
 		{name: "times out too soon to see it", wrong: is(timeout, "n1", "shop/empty 10."), timeout: time.Second, verdict: checkup.RunInconclusive, reason: checkup.ReasonTimedOut, message: "timed out after 1s: too soon to see a refusal", unmeasur: 1},
-		{name: "times out, and may", wrong: is(timeout, "n1", "shop/empty 10."), closed: ClosedAny, verdict: checkup.RunPass},
+		{name: "times out, and may", wrong: is(timeout, "n1", "shop/empty 10."), closed: servicecheck.ClosedAny, verdict: checkup.RunPass},
 		{name: "connects, should be dropped", wrong: is(connects, "n2", "shop/log 10."), verdict: checkup.RunFail, reason: checkup.ReasonReached, message: "must be dropped, because the Service has no endpoint on this node, but 5 of 5 connected", fail: 1},
 		{name: "refused, should be dropped", wrong: is(refused, "n2", "shop/log 10."), verdict: checkup.RunFail, reason: checkup.ReasonRefused, message: "must be dropped, because the Service has no endpoint on this node, but connection refused", fail: 1},
-		{name: "refused, and may be", wrong: is(refused, "n2", "shop/log 10."), closed: ClosedAny, verdict: checkup.RunPass},
+		{name: "refused, and may be", wrong: is(refused, "n2", "shop/log 10."), closed: servicecheck.ClosedAny, verdict: checkup.RunPass},
 		{name: "silent", wrong: is(silent, "n0", "shop/db"), verdict: checkup.RunInconclusive, message: "the agent exited without reporting this pair", unmeasur: 1},
 	}
 	for _, tt := range tests {
@@ -355,7 +317,7 @@ func TestChanged(t *testing.T) {
 		{"all", func(r *checkup.Record) { changed(w, r, "shop/") }, 0, 5, "changed during the run"},
 		{"not read", func(r *checkup.Record) { r.Facts = nil }, 0, 5, "is not known: the probe task did not read the Services again; measured: connection refused"},
 		{"not readable", func(r *checkup.Record) {
-			r.Facts = []checkup.Fact{{Unit: stateFact, Cause: &checkup.Cause{Message: "no right"}}}
+			r.Facts = servicecheck.Unknown(errors.New("no right"))
 		}, 0, 5, "is not known: no right"},
 		{"nonsense", func(r *checkup.Record) { r.Facts[0].Content = []byte(`"x"`) }, 0, 5, "is not known: json"},
 	}
@@ -560,7 +522,7 @@ func TestAskAfter(t *testing.T) {
 			tt.change(now)
 			client := fake.NewClientset(objectsOf(now)...)
 			facts := AskAfter(t.Context(), client, w)
-			found, why := changedSince(&checkup.Record{Facts: facts})
+			found, why := servicecheck.ChangedSince(&checkup.Record{Facts: facts})
 			if why != nil {
 				t.Fatal(why)
 			}
@@ -580,7 +542,7 @@ func TestAskAfter(t *testing.T) {
 	client.PrependReactor("list", "endpointslices", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(corev1.Resource("endpointslices"), "", errors.New("no"))
 	})
-	_, why := changedSince(&checkup.Record{Facts: AskAfter(t.Context(), client, expanded(t, specOf(), small()))})
+	_, why := servicecheck.ChangedSince(&checkup.Record{Facts: AskAfter(t.Context(), client, expanded(t, specOf(), small()))})
 	if why == nil || !strings.Contains(why.Message, "missing the verb list on endpointslices in the whole cluster") {
 		t.Errorf("without the right: %v", why)
 	}

@@ -8,18 +8,19 @@ import (
 	"slices"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // Sheet is what the worksheet's Details have.
 type Sheet struct {
 	// Listings that were made.
-	Listings []Listing `json:"listings"`
+	Listings []servicecheck.Listing `json:"listings"`
 	// Targets are those of the worksheet, by index.
 	Targets []Target `json:"targets"`
 	// Expected has one letter for each assignment of each source, in the worksheet's order: an Expectation.
 	Expected []string `json:"expected"`
 	// Closed is the plan's.
-	Closed Closed `json:"closed"`
+	Closed servicecheck.Closed `json:"closed"`
 }
 
 // Target is what a target of the worksheet is.
@@ -31,19 +32,10 @@ type Target struct {
 	// Endpoints is the number of endpoints in the cluster that may be used.
 	Endpoints int `json:"endpoints"`
 	// Why has what decides which of them nodes may use, of some nodes as examples; nil if nodes use all that are ready.
-	Why []Chosen `json:"why,omitempty"`
+	Why []servicecheck.Chosen `json:"why,omitempty"`
 	// State is a digest of the Service and its EndpointSlices of one family, as setup read them.
 	State string `json:"state"`
 }
-
-// Expectation is what a connection from a node to an address has to do.
-type Expectation byte
-
-const (
-	Works   Expectation = 'w' // connects
-	Refused Expectation = 'r' // is refused at once: the Service has no usable endpoint
-	Dropped Expectation = 'd' // is not answered: a policy wants an endpoint on this node, and only others have one
-)
 
 // SheetOf decodes the Details of a worksheet. It fails if they do not fit the worksheet.
 func SheetOf(w *checkup.Worksheet) (*Sheet, error) {
@@ -63,15 +55,15 @@ func SheetOf(w *checkup.Worksheet) (*Sheet, error) {
 }
 
 // Expects returns what is expected of a pair of the worksheet.
-func (s *Sheet) Expects(w *checkup.Worksheet, p checkup.Pair) Expectation {
+func (s *Sheet) Expects(w *checkup.Worksheet, p checkup.Pair) servicecheck.Expectation {
 	if p.Source < 0 || p.Source >= len(w.Assignments) {
-		return Works
+		return servicecheck.Works
 	}
 	at, ok := slices.BinarySearch(w.Assignments[p.Source], p.Target)
 	if !ok {
-		return Works
+		return servicecheck.Works
 	}
-	return Expectation(s.Expected[p.Source][at])
+	return servicecheck.Expectation(s.Expected[p.Source][at])
 }
 
 // Service returns namespace/name of a target's Service; empty if there is no such target.

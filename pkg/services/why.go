@@ -3,71 +3,19 @@
 package services
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/nodestate"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
-
-// Chosen is how nodes choose among the endpoints of a Service's port.
-type Chosen struct {
-	// Node is one that chooses so, and Zone its zone. Both are empty if all nodes do.
-	Node string `json:"node,omitempty"`
-	Zone string `json:"zone,omitempty"`
-	nodestate.Choice
-}
-
-// mostHints is the most lines of Why about hints, and the most zones of which a worksheet has a Chosen.
-const mostHints = 3
-
-// Why returns what decides which endpoints of one Service nodes may use, each reason once, one line each: policies,
-// hints, and that no endpoint is ready. It is nil if nodes use all ready endpoints.
-func Why(chosen []Chosen) []string {
-	var policies, hints, ready []string
-	add := func(lines *[]string, format string, args ...any) {
-		if line := fmt.Sprintf(format, args...); !slices.Contains(*lines, line) {
-			*lines = append(*lines, line)
-		}
-	}
-	for _, c := range chosen {
-		if c.InternalToLocal {
-			add(&policies, "internalTrafficPolicy is Local: only endpoints on the node itself serve the cluster IP")
-		}
-		if c.ExternalToLocal {
-			add(&policies, "externalTrafficPolicy is Local: only endpoints on the node itself serve what comes from outside")
-		}
-		switch {
-		case c.Hinted == c.Ready: // nothing is narrowed
-		case c.Hints == nodestate.ZoneHints:
-			add(&hints, "topology hints keep %d of %s to %s", c.Hinted, checkup.Count(c.Ready, "endpoint"), c.Zone)
-		case c.Hints == nodestate.NodeHints:
-			add(&hints, "topology hints keep %d of %s to node %s", c.Hinted, checkup.Count(c.Ready, "endpoint"), c.Node)
-		}
-		switch {
-		case c.Ready > 0:
-		case c.Terminating == 0:
-			add(&ready, "no endpoint is ready")
-		case c.Terminating == 1:
-			add(&ready, "no endpoint is ready; 1 terminating serves")
-		default:
-			add(&ready, "no endpoint is ready; %d terminating serve", c.Terminating)
-		}
-	}
-	slices.Sort(policies)
-	if len(hints) > mostHints {
-		hints = append(hints[:mostHints], "topology hints decide elsewhere, too")
-	}
-	return slices.Concat(policies, hints, ready)
-}
 
 // why returns how nodes choose among the endpoints of an address, by one node of each of the first zones; nil if they
 // use all ready endpoints. Agents connect from inside the cluster, to which only the policy of the cluster IP applies.
-func (s *states) why(a *address, nodes []cluster.Node) []Chosen {
+func (s *states) why(a *address, nodes []cluster.Node) []servicecheck.Chosen {
 	namespace, name, _ := strings.Cut(a.service, "/")
-	var all []Chosen
+	var all []servicecheck.Chosen
 	for _, n := range nodes {
 		choice, ok := s.all.Choice(n.Name, namespace, name, nodestate.IPFamily(a.family), a.port, nodestate.TCP)
 		if !ok {
@@ -77,11 +25,11 @@ func (s *states) why(a *address, nodes []cluster.Node) []Chosen {
 		if choice.InternalToLocal = choice.InternalToLocal && a.kind == ClusterIP; choice.InternalToLocal {
 			choice.Hints, choice.Hinted = nodestate.NoHints, 0
 		}
-		is := Chosen{Choice: choice}
+		is := servicecheck.Chosen{Choice: choice}
 		if choice.Hints != nodestate.NoHints {
 			is.Node, is.Zone = n.Name, zoneOf(n)
 		}
-		if len(Why([]Chosen{is})) > 0 && !slices.Contains(all, is) {
+		if len(servicecheck.Why([]servicecheck.Chosen{is})) > 0 && !slices.Contains(all, is) {
 			all = append(all, is)
 		}
 	}
@@ -92,7 +40,7 @@ func (s *states) why(a *address, nodes []cluster.Node) []Chosen {
 func examples(nodes []cluster.Node) []cluster.Node {
 	var some []cluster.Node
 	for _, n := range nodes {
-		if len(some) < mostHints && !slices.ContainsFunc(some, func(m cluster.Node) bool { return zoneOf(m) == zoneOf(n) }) {
+		if len(some) < servicecheck.MostHints && !slices.ContainsFunc(some, func(m cluster.Node) bool { return zoneOf(m) == zoneOf(n) }) {
 			some = append(some, n)
 		}
 	}

@@ -1,11 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package services
+package servicecheck
 
 import (
 	"math/rand/v2"
 	"slices"
 )
+
+// Sample says how many of the possible pairs of a node and an address a run measures.
+type Sample struct {
+	// Degree is the number of addresses that each node measures. 0 means all.
+	Degree int `json:"degree"`
+	// Rotate makes each run take the next round; else every run takes Round.
+	Rotate bool `json:"rotate"`
+	// Round is the first round, counted from 0.
+	Round int `json:"round"`
+	// Seed orders nodes and addresses. nil means that it is derived from the names of plan and check.
+	Seed *uint64 `json:"seed,omitempty"`
+	// Budget is the maximum number of pairs that a run measures. The degree is lowered until the sample fits.
+	Budget int `json:"budget"`
+}
 
 // Sampling is the sample of one round.
 type Sampling struct {
