@@ -19,6 +19,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/servicecanary"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
@@ -103,11 +104,11 @@ func good() *checkup.Plan {
 				},
 			}},
 			"svc": {Spec: &services.Spec{
-				Addresses: []services.Address{services.ClusterIP}, Sample: services.Sample{Budget: 10},
-				Services: services.Selection{Namespaces: []string{"shop"}},
-				Probe:    services.Probe{Count: 5, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
+				Addresses: []services.Address{services.ClusterIP}, Sample: servicecheck.Sample{Budget: 10},
+				Services: servicecheck.Selection{Namespaces: []string{"shop"}},
+				Probe:    servicecheck.Probe{Count: 5, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
 				Expect: services.Expect{
-					Loss: checkup.LossLimit{Max: &loss}, Closed: services.ClosedExact,
+					Loss: checkup.LossLimit{Max: &loss}, Closed: servicecheck.ClosedExact,
 					Latency: checkup.LatencyLimits{P50: duration(time.Millisecond), P99: duration(time.Second)},
 				},
 				Limits:   checkup.Limits{PacketsPerSecond: 100, Concurrency: 1},
@@ -115,9 +116,9 @@ func good() *checkup.Plan {
 			}},
 			"names": {Spec: &dns.Spec{
 				Servers: dns.Servers, Transports: dns.Transports, Domain: "cluster.local", ExternalNames: []string{"example.com"},
-				DNSService: dns.ServiceName{Namespace: "kube-system", Name: "kube-dns"}, Sample: services.Sample{Budget: 10},
-				Services: services.Selection{Namespaces: []string{"shop"}},
-				Probe:    services.Probe{Count: 3, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
+				DNSService: dns.ServiceName{Namespace: "kube-system", Name: "kube-dns"}, Sample: servicecheck.Sample{Budget: 10},
+				Services: servicecheck.Selection{Namespaces: []string{"shop"}},
+				Probe:    servicecheck.Probe{Count: 3, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
 				Expect: dns.Expect{
 					Loss:    checkup.LossLimit{Max: &loss},
 					Latency: checkup.LatencyLimits{P50: duration(time.Millisecond), P99: duration(time.Second)},
@@ -127,9 +128,9 @@ func good() *checkup.Plan {
 			}},
 			"canary": {Spec: &servicecanary.Spec{
 				Policies: servicecanary.Policies, Endpoints: 3, Budget: 10,
-				Probe: services.Probe{Count: 3, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
+				Probe: servicecheck.Probe{Count: 3, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
 				Expect: servicecanary.Expect{
-					Loss: checkup.LossLimit{Max: &loss}, Share: servicecanary.ShareEven, Closed: services.ClosedExact,
+					Loss: checkup.LossLimit{Max: &loss}, Share: servicecanary.ShareEven, Closed: servicecheck.ClosedExact,
 					Latency: checkup.LatencyLimits{P50: duration(time.Millisecond), P99: duration(time.Second)},
 				},
 				Limits:   checkup.Limits{PacketsPerSecond: 100, Concurrency: 1},

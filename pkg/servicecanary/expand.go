@@ -100,7 +100,9 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		return nil, nil, errors.New("ipFamilies: pod CIDRs and internal addresses of the nodes do not show the IP families of " +
 			"their pods: set ipFamilies")
 	}
-	sheet := Sheet{Closed: cmp.Or(spec.Expect.Closed, servicecheck.ClosedExact), Share: cmp.Or(spec.Expect.Share, ShareEven)}
+	sheet := Sheet{
+		Closed: cmp.Or(spec.Expect.Closed, servicecheck.ClosedExact), Share: cmp.Or(spec.Expect.Share, ShareEven),
+	}
 	if w.Details, err = json.Marshal(sheet); err != nil {
 		return nil, nil, err
 	}

@@ -104,7 +104,8 @@ func same(sheet *Sheet, p checkup.Pair) string {
 
 // Idle reports whether a pair passes because it is dropped, as it must be.
 func (x *explanation) Idle(i int) bool {
-	return x.Outcomes[i].Verdict == checkup.Pass && x.sheet.Expects(x.Worksheet, x.Outcomes[i].Pair) == servicecheck.Dropped
+	return x.Outcomes[i].Verdict == checkup.Pass &&
+		x.sheet.Expects(x.Worksheet, x.Outcomes[i].Pair) == servicecheck.Dropped
 }
 
 // For returns how many pairs work elsewhere, how many endpoints a Service has, and what decides which of them are used.

@@ -40,7 +40,8 @@ func (s *states) why(a *address, nodes []cluster.Node) []servicecheck.Chosen {
 func examples(nodes []cluster.Node) []cluster.Node {
 	var some []cluster.Node
 	for _, n := range nodes {
-		if len(some) < servicecheck.MostHints && !slices.ContainsFunc(some, func(m cluster.Node) bool { return zoneOf(m) == zoneOf(n) }) {
+		same := func(m cluster.Node) bool { return zoneOf(m) == zoneOf(n) }
+		if len(some) < servicecheck.MostHints && !slices.ContainsFunc(some, same) {
 			some = append(some, n)
 		}
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/servicecanary"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -74,7 +74,7 @@ func testServices(t *testing.T, answerer string, lists func(n int, slice *discov
 	second := checkup.Duration(time.Second)
 	spec := &servicecanary.Spec{
 		Policies: []servicecanary.Policy{servicecanary.ClusterIP}, Endpoints: 1, Budget: 100, IPFamilies: []checkup.IPFamily{checkup.IPv4},
-		Probe:    services.Probe{Count: 3, Interval: second, Timeout: second},
+		Probe:    servicecheck.Probe{Count: 3, Interval: second, Timeout: second},
 		Limits:   checkup.Limits{PacketsPerSecond: 100, Concurrency: 1},
 		Timeouts: checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/servicecanary"
-	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 	"github.com/checkplan/checkplan/tasks/internal/flaky"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -34,7 +34,7 @@ func canaryTask(t *testing.T) (*task.Task, *fake.Clientset, *strings.Builder) {
 	second := checkup.Duration(time.Second)
 	tk.Check, tk.PlanJSON = "canary", planOf(t, map[string]checkup.Check{"canary": {Spec: &servicecanary.Spec{
 		Policies: servicecanary.Policies, Endpoints: 2, Budget: 1000, IPFamilies: []checkup.IPFamily{checkup.IPv4},
-		Probe:    services.Probe{Count: 60, Interval: second / 50, Timeout: second},
+		Probe:    servicecheck.Probe{Count: 60, Interval: second / 50, Timeout: second},
 		Limits:   checkup.Limits{PacketsPerSecond: 200, Concurrency: 16},
 		Timeouts: checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
 	}}})

@@ -37,7 +37,7 @@ func TestCapturedVersions(t *testing.T) {
 	for i := range whole.Slices {
 		objects = append(objects, &whole.Slices[i])
 	}
-	for _, version := range []string{"v1.31.14", "v1.33.13", "v1.36.3"} {
+	for _, version := range []string{"v1.31.0", "v1.33.13", "v1.36.3"} {
 		for _, mode := range []string{"nftables", "iptables"} {
 			t.Run(version+" "+mode, func(t *testing.T) {
 				p := newPrograms(t)
@@ -45,6 +45,13 @@ func TestCapturedVersions(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := newSide(t, p.kubeProxyOf(whole.NodeName, strings.Join(podCIDRs[:], ","), mode), objects)
+				for _, address := range whole.Node.Status.Addresses { // mode nftables serves node ports at addresses that the node has
+					s.call(func() {
+						if err := command("ip", "address", "add", address.Address, "dev", "lo"); err != nil {
+							t.Error(err)
+						}
+					})
+				}
 				s.run(t)
 				var other asked
 				s.call(func() { other = ask(t, mode) })
