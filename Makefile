@@ -221,7 +221,8 @@ bin/promtool:
 
 # Runs that e2e has no time for, more than an hour: clean ones on a busy machine, ones of which a part is killed, ones
 # during which a Deployment restarts all the time, a schedule with a fault and an outage of the API, a comparison with 20
-# earlier runs, and ones on a network that loses some of all packets. "make soak SERVICE_PROXY=..." makes them on another service proxy.
+# earlier runs, and ones on a network that loses 0.3% of all packets. "make soak SERVICE_PROXY=..." makes them on another
+# service proxy.
 .PHONY: soak
 soak: e2e-ready $(PROXY_PROGRAMS) ## 100 clean runs on a busy machine, 200 with a part killed, 20 while endpoints roll, 12 of a schedule, 21 compared with earlier ones, 20 with loss everywhere
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \

@@ -23,7 +23,7 @@ type Sample struct {
 
 // Sampling is the sample of one round.
 type Sampling struct {
-	// assignments has the indexes of the addresses of each node, ascending.
+	// Assignments has the indexes of the addresses of each node, ascending.
 	Assignments   [][]int
 	Degree        int // addresses of each node
 	Round, Rounds int

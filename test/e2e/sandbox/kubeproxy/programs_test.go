@@ -174,8 +174,8 @@ func build(b *testing.B) programs {
 	return p
 }
 
-// newPrograms returns a directory for programs, which has those of iptables-nft, whatever the machine's default is: of the
-// other one, the kernel reports no change.
+// newPrograms returns a directory for programs, in which iptables is iptables-nft, whatever the machine's default is: the
+// kernel does not report changes that iptables-legacy makes.
 func newPrograms(b testing.TB) programs {
 	b.Helper()
 	for _, name := range []string{"nft", "iptables-nft-restore", "ip"} {
