@@ -59,6 +59,7 @@ type value struct {
 	mask, xor []byte
 	data      []byte
 	modulus   int
+	set       *Set // of chosen: the map
 }
 
 // What registers have.
@@ -69,11 +70,13 @@ const (
 	destPort   = "dport"
 	mark       = "mark"
 	state      = "ct state"
+	status     = "ct status"
 	inName     = "iifname"
 	sourceType = "fib saddr type"
 	destType   = "fib daddr type"
 	nfproto    = "nfproto"
 	random     = "random"
+	chosen     = "chosen" // what a map has for a random number
 	data       = "data"
 )
 
@@ -142,10 +145,11 @@ func (c *converter) expression(e Expression) error {
 	case "meta":
 		return c.meta(a)
 	case "ct":
-		if a.number(2) != 0 || a.raw(1) == nil {
+		what := map[uint32]string{0: state, 2: status}[a.number(2)]
+		if what == "" || a.raw(1) == nil {
 			return errUnknown
 		}
-		c.load(a.number(1), value{what: state, size: 4})
+		c.load(a.number(1), value{what: what, size: 4})
 	case "fib":
 		what := map[uint32]string{1: sourceType, 2: destType}[a.number(3)]
 		if a.number(2) != 3 || what == "" {
@@ -281,6 +285,8 @@ func (c *converter) compare(v value, op uint32, b []byte) error {
 		cond.Field, cond.New = rules.State, native(b) == stateNew
 	case v.what == state && len(b) == 4 && native(b) == 0:
 		cond.Field, cond.New, cond.Not = rules.State, native(v.mask)&stateNew != 0, op == 0
+	case v.what == status && len(b) == 4 && native(b) == 0 && native(v.mask) == statusDNAT:
+		cond.Field, cond.Not = rules.Translated, op == 0
 	case (v.what == sourceType || v.what == destType) && len(b) == 4 && native(b) == 2 && v.mask == nil: // RTN_LOCAL
 		cond.Field = map[string]rules.Field{sourceType: rules.SourceLocal, destType: rules.DestLocal}[v.what]
 	case v.what == inName && v.mask == nil:
@@ -298,8 +304,12 @@ func (c *converter) compare(v value, op uint32, b []byte) error {
 	return nil
 }
 
-// stateNew is the bit of new connections: linux/netfilter/nf_conntrack_common.h.
-const stateNew = 8
+// stateNew is the state's bit of new connections, statusDNAT the status' bit of those whose destination was rewritten:
+// linux/netfilter/nf_conntrack_common.h.
+const (
+	stateNew   = 1 << 3
+	statusDNAT = 1 << 5
+)
 
 func field(what string) rules.Field {
 	if what == sourceAddr {
@@ -382,10 +392,17 @@ func (c *converter) lookup(a attributes) error {
 	}
 	not := a.number(5)&1 != 0
 	if a.raw(3) != nil {
-		if not || a.number(3) != 0 {
+		switch {
+		case not:
+			return errUnknown
+		case a.number(3) == 0:
+			return c.verdictMap(set, parts)
+		case len(parts) != 1 || parts[0].what != random || len(set.Elements) == 0:
 			return errUnknown
 		}
-		return c.verdictMap(set, parts)
+		size := len(set.Elements[0].Data)
+		c.load(a.number(3), value{what: chosen, size: size, modulus: parts[0].modulus, set: set})
+		return nil
 	}
 	what := parts[0].what
 	if len(parts) != 1 || what != sourceAddr && what != destAddr {
@@ -406,45 +423,66 @@ func (c *converter) lookup(a attributes) error {
 	return nil
 }
 
-// lookupValues is a lookup of the protocol, or of source and destination.
+// lookupValues is a lookup of a destination, a protocol, a port, or several of them, possibly with the source.
 func (c *converter) lookupValues(set *Set, parts []value, not bool) error {
-	size, source, dest := 0, -1, -1 // where they are in a key
+	size, source := 0, -1 // source: where it is in a key
 	cond := rules.Cond{Field: rules.Set, Not: not, Set: map[rules.MapKey]*rules.Addrs{}}
+	places := map[rules.Field]int{}
 	for _, v := range parts {
+		f, ok := packetFields[v.what]
 		switch {
-		case v.what == protocol && len(parts) == 1:
-			cond.Fields = []rules.Field{rules.Protocol}
 		case v.what == sourceAddr && v.size == c.size(rules.Dest) && source < 0:
 			source = size
-		case v.what == destAddr && v.size == c.size(rules.Dest) && dest < 0:
-			dest, cond.Fields = size, []rules.Field{rules.Dest}
+		case ok && v.size == c.size(f) && !slices.Contains(cond.Fields, f):
+			places[f], cond.Fields = size, append(cond.Fields, f)
 		default:
 			return errUnknown
 		}
 		size += align(v.size)
 	}
-	if set.Flags&(setInterval|setTimeout) != 0 {
+	if set.Flags&(setInterval|setTimeout) != 0 || len(cond.Fields) == 0 {
 		return errUnknown
 	}
 	sources := map[rules.MapKey][]netip.Prefix{}
 	for _, e := range set.Elements {
-		if len(e.Key) == 0 || len(parts) > 1 && len(e.Key) != size || e.Any || e.Verdict != nil {
+		if len(e.Key) < parts[0].size || len(parts) > 1 && len(e.Key) != size || e.Any || e.Verdict != nil {
 			return errUnknown
 		}
-		if len(parts) == 1 {
-			cond.Set[rules.MapKey{Protocol: protocols[e.Key[0]]}] = nil
+		var key rules.MapKey
+		for f, at := range places {
+			c.keyField(&key, f, e.Key[at:])
+		}
+		if source < 0 {
+			cond.Set[key] = nil
 			continue
 		}
 		n := c.size(rules.Dest)
-		to, _ := netip.AddrFromSlice(e.Key[dest : dest+n])
 		from, _ := netip.AddrFromSlice(e.Key[source : source+n])
-		sources[rules.MapKey{Dest: to}] = append(sources[rules.MapKey{Dest: to}], netip.PrefixFrom(from, n*8))
+		sources[key] = append(sources[key], netip.PrefixFrom(from, n*8))
 	}
 	for key, from := range sources {
 		cond.Set[key] = addrs(from...)
 	}
 	c.cond(cond)
 	return nil
+}
+
+// packetFields are the fields of a MapKey, by what registers have.
+var packetFields = map[string]rules.Field{
+	destAddr: rules.Dest, protocol: rules.Protocol, destPort: rules.DestPort,
+}
+
+// keyField sets one field of a key to what bytes begin with: there are c.size(f) or more.
+func (c *converter) keyField(key *rules.MapKey, f rules.Field, b []byte) {
+	b = b[:c.size(f)]
+	switch f {
+	case rules.Dest:
+		key.Dest, _ = netip.AddrFromSlice(b)
+	case rules.Protocol:
+		key.Protocol = protocols[b[0]]
+	case rules.DestPort:
+		key.Port = binary.BigEndian.Uint16(b)
+	}
 }
 
 // elements are those of a set of addresses.
@@ -492,7 +530,7 @@ func (c *converter) verdictMap(set *Set, parts []value) error {
 		m.Random = parts[0].modulus
 	} else {
 		for _, v := range parts {
-			f, ok := map[string]rules.Field{destAddr: rules.Dest, protocol: rules.Protocol, destPort: rules.DestPort}[v.what]
+			f, ok := packetFields[v.what]
 			if !ok || v.size != c.size(f) {
 				return errUnknown
 			}
@@ -520,15 +558,7 @@ func (c *converter) verdictMap(set *Set, parts []value) error {
 			if at+size > len(e.Key) {
 				return errUnknown
 			}
-			b := e.Key[at : at+size]
-			switch f {
-			case rules.Dest:
-				key.Dest, _ = netip.AddrFromSlice(b)
-			case rules.Protocol:
-				key.Protocol = protocols[b[0]]
-			case rules.DestPort:
-				key.Port = binary.BigEndian.Uint16(b)
-			}
+			c.keyField(&key, f, e.Key[at:])
 			at += align(size)
 		}
 		m.Elements[key] = element
@@ -551,12 +581,30 @@ func (c *converter) size(f rules.Field) int {
 
 func (c *converter) nat(a attributes) error {
 	addr, port := c.registers[register(a.number(3))], c.registers[register(a.number(5))]
-	if a.number(1) != 1 || a.raw(3) == nil || a.raw(5) == nil || addr.what != data || port.what != data ||
-		addr.size != c.size(rules.Dest) || port.size != 2 ||
+	if a.number(1) != 1 || a.raw(3) == nil || a.raw(5) == nil ||
 		a.raw(4) != nil && a.number(4) != a.number(3) || a.raw(6) != nil && a.number(6) != a.number(5) {
 		return errUnknown
 	}
-	to, _ := netip.AddrFromSlice(addr.data)
-	c.rule.Verdict = rules.Verdict{Do: rules.DNAT, To: netip.AddrPortFrom(to, binary.BigEndian.Uint16(port.data))}
+	n := c.size(rules.Dest)
+	switch {
+	case addr.what == data && port.what == data && addr.size == n && port.size == 2:
+		c.rule.Verdict = dnat(addr.data, port.data)
+	case addr.what == chosen && port.what == chosen && addr.set == port.set && addr.word == 0 && port.word == align(n)/4:
+		m := &rules.Map{Random: addr.modulus}
+		for _, e := range addr.set.Elements {
+			if len(e.Data) < align(n)+2 || e.End || e.Any || e.Verdict != nil {
+				return errUnknown
+			}
+			m.Choices = append(m.Choices, rules.Element{Verdict: dnat(e.Data[:n], e.Data[align(n):]), Comment: e.Comment})
+		}
+		c.rule.Map = m
+	default:
+		return errUnknown
+	}
 	return nil
+}
+
+func dnat(addr, port []byte) rules.Verdict {
+	to, _ := netip.AddrFromSlice(addr)
+	return rules.Verdict{Do: rules.DNAT, To: netip.AddrPortFrom(to, binary.BigEndian.Uint16(port))}
 }

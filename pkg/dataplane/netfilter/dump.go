@@ -54,13 +54,14 @@ type Set struct {
 	Elements []SetElement `json:"elements,omitempty"`
 }
 
-// SetElement is one of a set. Verdict is set in verdict maps.
+// SetElement is one of a set. Verdict is set in verdict maps, Data in other maps.
 type SetElement struct {
 	Key     []byte   `json:"key"`
 	KeyEnd  []byte   `json:"keyEnd,omitempty"` // the last of an interval of a concatenation
 	End     bool     `json:"end,omitempty"`    // Key is the first after an interval
 	Any     bool     `json:"any,omitempty"`    // what no other element has
 	Verdict *Verdict `json:"verdict,omitempty"`
+	Data    []byte   `json:"data,omitempty"`
 	Comment string   `json:"comment,omitempty"`
 }
 
@@ -155,7 +156,8 @@ func (d *Dump) add(m message, tables []string) error {
 			flags := e.number(3)
 			d.Sets[i].Elements = append(d.Sets[i].Elements, SetElement{
 				Key: slices.Clone(e.nested(1).raw(1)), KeyEnd: slices.Clone(e.nested(10).raw(1)), End: flags&1 != 0,
-				Any: flags&2 != 0, Verdict: verdict(e.nested(2)), Comment: comment(e.raw(6)),
+				Any: flags&2 != 0, Verdict: verdict(e.nested(2)), Data: slices.Clone(e.nested(2).raw(1)),
+				Comment: comment(e.raw(6)),
 			})
 		}
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nftables reads what kube-proxy wrote in its mode nftables: the table kube-proxy of the families ip and ip6.
-// It was written by the rules of kube-proxy 1.35, and follows whatever the rules are: only the names of chains, maps
+// It knows the rules of kube-proxy 1.31 to 1.36, and follows whatever the rules are: only the names of chains, maps
 // and sets are kube-proxy's. What this project's service-proxy writes (pkg/dataplane/nftables/write) has the same names
 // in a table of its own.
 package nftables
@@ -21,6 +21,9 @@ const (
 	Name    = "kube-proxy"
 	OwnName = "checkplan-proxy"
 )
+
+// services is the chain that leads packets to the chains of their Services.
+const services = "services"
 
 // Parse returns what the one table of a dump does. It is false if the dump has none.
 func Parse(dump *netfilter.Dump) (dataplane.Table, bool) {
@@ -72,7 +75,9 @@ func Table(set *rules.Ruleset, family dataplane.Family) dataplane.Table {
 func Prepare(set *rules.Ruleset) {
 	for name, chain := range set.Chains {
 		begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
-		pods := slices.ContainsFunc([]string{"service-", "local-", "external-"}, begins)
+		// Since 1.36, the rule that marks what comes from outside is one for all Services, in the chain services.
+		pods := name == services || strings.Contains(name, "/") &&
+			slices.ContainsFunc([]string{"service-", "local-", "external-"}, begins)
 		for i := range chain {
 			r := &chain[i]
 			if r.Text != "" {
@@ -82,7 +87,7 @@ func Prepare(set *rules.Ruleset) {
 			r.Label = label(r.Verdict.Chain)
 			for j := range r.Conds {
 				c := &r.Conds[j]
-				c.Pods = pods && strings.Contains(name, "/") && (c.Field == rules.Source || c.Field == rules.Interface)
+				c.Pods = pods && (c.Field == rules.Source || c.Field == rules.Interface)
 				if c.Field == rules.Dest && !c.Not && dispatches(r) {
 					set.NodePortAddresses = nodePorts(c.Addrs)
 				}

@@ -83,6 +83,7 @@ const (
 	DestLocal   Field = "destLocal"   // the destination is an address of the node
 	Interface   Field = "interface"   // Text: the packet came in by it; * at the end: those that begin so
 	State       Field = "state"       // New: of connections, new ones are among those that are asked for
+	Translated  Field = "translated"  // the destination was rewritten
 	Mark        Field = "mark"        // mark & Mask == Value
 	Chance      Field = "chance"      // by chance
 	Affinity    Field = "affinity"    // Text, Seconds: the source address was sent to an endpoint before

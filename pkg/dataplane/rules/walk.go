@@ -596,6 +596,8 @@ func (w *walker) meets(c *Cond, p *packet) (met, known bool) {
 		met = w.origin == dataplane.Node
 	case State:
 		met = c.New
+	case Translated:
+		met = p.dnat.IsValid()
 	case Mark:
 		met = p.mark&c.Mask == c.Value
 	case Never:

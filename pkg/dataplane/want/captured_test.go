@@ -29,8 +29,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/nodestate"
 )
 
-// The files are rules that kube-proxy 1.35.6 wrote into a kernel for testdata/cluster.yaml: TestCaptured of
-// test/e2e/sandbox/kubeproxy writes them anew (UPDATE=1).
+// The files are rules that kube-proxy wrote into a kernel for testdata/cluster.yaml: those with a version in their names
+// kube-proxy of that version, the others kube-proxy 1.35.6. TestCapturedVersions and TestCaptured of
+// test/e2e/sandbox/kubeproxy write them anew (UPDATE=1).
 
 func state(t *testing.T, node string) []*nodestate.ServiceEndpoints {
 	t.Helper()
@@ -170,6 +171,50 @@ func TestCaptured(t *testing.T) {
 		}
 	}
 }
+
+// TestCapturedVersions: other versions of kube-proxy wrote the same, but for their known differences.
+func TestCapturedVersions(t *testing.T) {
+	// Kubernetes 1.31, mode nftables: the rules that drop and those of source ranges come before the ones that let a
+	// node's own connections to a load balancer's address pass.
+	old := map[dataplane.Family][]string{
+		dataplane.IPv4: {
+			"action shop/local-elsewhere:http (drop, not forward); 203.0.113.14:80/TCP from node",
+			"sources shop/sources-empty:https (all sources, not 198.51.100.0/24); 203.0.113.16:443/TCP from node",
+		},
+		dataplane.IPv6: {"action shop/local-elsewhere:http (drop, not forward); [2001:db8:f::14]:80/TCP from node"},
+	}
+	for _, version := range []string{"v1.31", "v1.33", "v1.36"} {
+		for _, family := range []dataplane.Family{dataplane.IPv4, dataplane.IPv6} {
+			for _, row := range []struct {
+				file  string
+				mode  dataplane.Mode
+				parse func(*netfilter.Dump) (dataplane.Table, bool)
+			}{
+				{"nftables", dataplane.NFTables, nftables.Parse},
+				{"iptables-nft", dataplane.IPTables, iptables.Parse},
+			} {
+				name := fmt.Sprintf("%s-%s-node-a-%s.json", row.file, version, family)
+				t.Run(name, func(t *testing.T) {
+					have, ok := row.parse(dump(t, name))
+					if !ok || len(have.Unknown) > 0 || have.Mode != row.mode || have.PodsBy != pods[family] {
+						t.Fatalf("ok %v, mode %s, pods by %s, not understood: %q", ok, have.Mode, have.PodsBy, have.Unknown)
+					}
+					var wanted []string
+					if version == "v1.31" && row.mode == dataplane.NFTables {
+						wanted = old[family]
+					}
+					got := lines(dataplane.Compare(want.Table(state(t, "node-a"), family, row.mode), have))
+					if diff := cmp.Diff(wanted, got); diff != "" {
+						t.Errorf("(-want +got)\n%s", diff)
+					}
+				})
+			}
+		}
+	}
+}
+
+// pods are the addresses of the pods of node-a.
+var pods = map[dataplane.Family]string{dataplane.IPv4: "10.244.1.0/24", dataplane.IPv6: "fd00:244:1::/64"}
 
 // show words a difference in one line.
 func show(d dataplane.Difference) string {
@@ -341,15 +386,74 @@ func TestDamagedNFTables(t *testing.T) {
 				Exprs: []netfilter.Expression{{Name: "quota"}, {Name: "counter"}}})
 		}, []string{"unmeasured shop/unnamed: (table kube-proxy, chain endpoint-M5IMAZE5-shop/unnamed/tcp/__10.244.1.12/8080, rule 7: quota: not understood (quota, counter), not ); 10.96.0.3:443/TCP from outside pod node"}},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			d := dump(t, "nftables-node-a-IPv4.json")
-			row.damage(t, d)
-			have, _ := nftables.Parse(d)
-			got := lines(dataplane.Compare(want.Table(state(t, "node-a"), dataplane.IPv4, dataplane.NFTables), have))
-			if diff := cmp.Diff(row.want, got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
+		t.Run(row.name, func(t *testing.T) { damaged(t, "nftables-node-a-IPv4.json", row.damage, row.want) })
+	}
+}
+
+// TestDamagedNFTables136 is the same for the rules of kube-proxy 1.36, where these are different.
+func TestDamagedNFTables136(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		damage func(t *testing.T, d *netfilter.Dump)
+		want   []string
+	}{
+		{"a number of the load balancer leads nowhere", func(t *testing.T, d *netfilter.Dump) {
+			s := set(t, d, endpointsOf(t, d, "shop/plain/"))
+			s.Elements = s.Elements[:len(s.Elements)-1]
+		}, []string{"endpointMissing shop/plain:http 10.244.3.6:8080; 10.96.0.1:80/TCP from outside pod node"}},
+		{"an endpoint has another port", func(t *testing.T, d *netfilter.Dump) {
+			s := set(t, d, endpointsOf(t, d, "shop/plain/"))
+			s.Elements[0].Data[5]++
+		}, []string{"endpointPort shop/plain:http 10.244.1.4:8080 (8081, not 8080); 10.96.0.1:80/TCP from outside pod node"}},
+		{"all connections go to the first endpoint", func(t *testing.T, d *netfilter.Dump) {
+			s := set(t, d, endpointsOf(t, d, "shop/plain/"))
+			for i := range s.Elements {
+				s.Elements[i].Data = s.Elements[0].Data
 			}
-		})
+		}, []string{"endpointMissing shop/plain:http 10.244.2.5:8080; 10.96.0.1:80/TCP from outside pod node", "endpointMissing shop/plain:http 10.244.3.6:8080; 10.96.0.1:80/TCP from outside pod node"}},
+		{"an endpoint is no address", func(t *testing.T, d *netfilter.Dump) {
+			s := set(t, d, endpointsOf(t, d, "shop/plain/"))
+			s.Elements[0].Data = s.Elements[0].Data[:3]
+		}, []string{"unmeasured shop/plain:http (table kube-proxy, chain service-KMAT73PK-shop/plain/tcp/http, rule 131: nat: not understood (meta, cmp, numgen, lookup, nat), not ); 10.96.0.1:80/TCP from outside pod node"}},
+		{"an element of hairpin-connections", func(t *testing.T, d *netfilter.Dump) {
+			s := set(t, d, "hairpin-connections")
+			i := slices.IndexFunc(s.Elements, func(e netfilter.SetElement) bool { return bytes.HasPrefix(e.Key, []byte{10, 244, 1, 4}) })
+			s.Elements = slices.Delete(s.Elements, i, i+1)
+		}, []string{"hairpin shop/plain:http 10.244.1.4:8080; 10.96.0.1:80/TCP from pod"}},
+		{"the rule for connections of an endpoint to itself", func(t *testing.T, d *netfilter.Dump) { remove(t, d, "masquerading", 1) }, []string{"hairpin shop/hints:http 10.244.1.76:8080; 10.96.0.19:80/TCP from pod", "hairpin shop/internal-local:http 10.244.1.36:8080; 10.96.0.9:80/TCP from pod", "and 9 more"}},
+		{"external traffic keeps its source", func(t *testing.T, d *netfilter.Dump) { remove(t, d, "external-*shop/external-ip/tcp/http", 0) }, []string{"masquerade shop/external-ip:http (preserved, not rewritten); 203.0.113.30:80/TCP from outside pod node"}},
+	} {
+		t.Run(row.name, func(t *testing.T) { damaged(t, "nftables-v1.36-node-a-IPv4.json", row.damage, row.want) })
+	}
+}
+
+// endpointsOf is the name of the map that the rule of a Service's chain chooses an endpoint from.
+func endpointsOf(t *testing.T, d *netfilter.Dump, service string) string {
+	t.Helper()
+	for _, i := range rulesOf(t, d, "service-*"+service) {
+		for _, e := range d.Rules[i].Exprs {
+			if at := bytes.Index(e.Data, []byte("__map")); e.Name == "lookup" && at >= 0 {
+				name, _, _ := bytes.Cut(e.Data[at:], []byte{0})
+				return string(name)
+			}
+		}
+	}
+	t.Fatalf("no map of endpoints of %s", service)
+	return ""
+}
+
+// damaged compares rules that somebody changed with what is wanted.
+func damaged(t *testing.T, file string, damage func(*testing.T, *netfilter.Dump), wanted []string) {
+	t.Helper()
+	d := dump(t, file)
+	damage(t, d)
+	have, _ := nftables.Parse(d)
+	got := lines(dataplane.Compare(want.Table(state(t, "node-a"), dataplane.IPv4, dataplane.NFTables), have))
+	if len(got) > 4 {
+		got = append(got[:2], fmt.Sprintf("and %d more", len(got)-2))
+	}
+	if diff := cmp.Diff(wanted, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
@@ -374,7 +478,7 @@ func TestDamagedIPTables(t *testing.T) {
 		{"pods of the node, and the policy Local", `-A KUBE-EXT-.*"pod traffic for shop/local-here:http`, "", []string{"endpointMissing shop/local-here:http 10.244.2.57:8080; node port 30082/TCP from pod"}},
 		{"affinity", `-A KUBE-SVC-.*shop/sticky:http -> .*recent`, "", []string{"affinity shop/sticky:http (not for all endpoints alike, not 600 s); 10.96.0.11:80/TCP from outside pod node"}},
 		{"the jump to all Services for packets from elsewhere", `-A PREROUTING .*KUBE-SERVICES`, "", []string{"action shop/both-local:http (drop, not forward); node port 30084/TCP from pod", "missing shop/external-ip:http (, not forward); 10.96.0.18:80/TCP from outside pod; 203.0.113.30:80/TCP from outside pod", "and 18 more"}},
-		{"masquerading", `-A KUBE-POSTROUTING .*MASQUERADE`, "", []string{"hairpin shop/both-local:http 10.244.2.80:8080; node port 30084/TCP from node", "hairpin shop/both-local:http 10.244.3.81:8080; node port 30084/TCP from node", "and 37 more"}},
+		{"masquerading", `-A KUBE-POSTROUTING .*MASQUERADE`, "", []string{"masquerade shop/both-local:http (preserved, not rewritten); node port 30084/TCP from node", "masquerade shop/external-ip:http (preserved, not rewritten); 203.0.113.30:80/TCP from outside pod node", "and 17 more"}},
 		{"a word that nobody knows", `(-A KUBE-SEP-)(.*--to-destination 10.244.2.5:8080)`, "${1}$2 --persistent", []string{"unmeasured shop/plain:http (table nat: -A KUBE-SEP-XJJACS233KSMPCQH -p tcp -m comment --comment \"shop/plain:http\" -m tcp -j DNAT --to-destination 10.244.2.5:8080 --persistent, not ); 10.96.0.1:80/TCP from outside pod node"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {

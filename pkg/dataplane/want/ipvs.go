@@ -24,14 +24,6 @@ func ipvs(s *nodestate.ServiceEndpoints, f *nodestate.Family, p *nodestate.Port)
 	if len(external) == 0 && s.ExternalTrafficToLocal {
 		external = cluster
 	}
-	// syncProxyRules: only endpoints of this node are in the set of those whose connections to themselves are masqueraded.
-	for _, list := range [][]dataplane.Endpoint{internal, external} {
-		for i := range list {
-			list[i].Hairpin = slices.ContainsFunc(p.Endpoints, func(e nodestate.Endpoint) bool {
-				return e.Local && e.Address == list[i].Address.Addr().String() && uint16(e.Port) == list[i].Address.Port()
-			})
-		}
-	}
 	// writeIptablesRules: what is in the sets of policy Local keeps its source, whoever connects.
 	masquerade := dataplane.Rewritten
 	if s.ExternalTrafficToLocal {

@@ -132,7 +132,7 @@ func endpoints(p *nodestate.Port, may func(nodestate.Endpoint) bool) []dataplane
 	var list []dataplane.Endpoint
 	for _, e := range p.Endpoints {
 		if addr, err := netip.ParseAddr(e.Address); err == nil && may(e) {
-			list = append(list, dataplane.Endpoint{Address: netip.AddrPortFrom(addr, uint16(e.Port)), Hairpin: true})
+			list = append(list, dataplane.Endpoint{Address: netip.AddrPortFrom(addr, uint16(e.Port)), Hairpin: e.Local})
 		}
 	}
 	slices.SortFunc(list, func(a, b dataplane.Endpoint) int { return a.Address.Compare(b.Address) })
