@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package iptables reads what kube-proxy wrote in its mode iptables: from the kernel, where iptables-nft and
-// iptables-legacy keep it in different places, or from the text of iptables-save. It was written by the rules of
-// kube-proxy 1.35, and follows whatever the rules are: only the names of chains are kube-proxy's, and the words at the
+// iptables-legacy keep it in different places, or from the text of iptables-save. It knows the rules of kube-proxy 1.31
+// to 1.36, and follows whatever the rules are: only the names of chains are kube-proxy's, and the words at the
 // beginning of comments. What this project's service-proxy writes (pkg/dataplane/iptables/write) has the same names,
 // with a prefix of its own.
 //
