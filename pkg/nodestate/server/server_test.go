@@ -585,8 +585,13 @@ func TestAway(t *testing.T) {
 	if state := l.fetch(c); state != "db, web 10.0.0.1" || l.Age() != 0 {
 		t.Fatalf("state %q, age %v, want 0", state, l.Age())
 	}
+	heard := time.Now() // at the latest
+	time.Sleep(100 * time.Millisecond)
 	l.leave()
 	l.until("the server notices", func() bool { return l.Age() > 0 })
+	if least, age := time.Since(heard), l.Age(); age < least {
+		t.Errorf("age %v, but nothing was heard of the API server for %v", age, least)
+	}
 	if state := l.fetch(l.client(0, 0)); state != "db, web 10.0.0.1" {
 		t.Errorf("state %q while the API server is away", state)
 	}

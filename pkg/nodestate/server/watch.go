@@ -31,7 +31,8 @@ type resource struct {
 
 	keys   map[types.NamespacedName]bool
 	synced bool      // the first list was read
-	since  time.Time // the API server has not been reached since then; zero: it is being followed
+	heard  time.Time // of the API server, last
+	since  time.Time // the API server has not been heard of since then; zero: it is being followed
 }
 
 // watched are the three resources that a state is computed from. Without Options.AnyNode, the one Node is the server's.
@@ -82,19 +83,20 @@ func lists[List runtime.Object](selectors metav1.ListOptions,
 func (r *resource) follow(ctx context.Context) {
 	noted := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			start := time.Now()
 			list, err := r.lists.ListWithContextFunc(ctx, o)
-			r.note(ctx, start, err)
+			r.note(ctx, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			start := time.Now()
 			events, err := r.lists.WatchFuncWithContext(ctx, o)
 			// A watch that begins with a list has reached the state when that has ended: Replace.
 			if err != nil || o.SendInitialEvents == nil || !*o.SendInitialEvents {
-				r.note(ctx, start, err)
+				r.note(ctx, err)
 			}
-			return events, err
+			if err != nil {
+				return nil, err
+			}
+			return watch.Filter(events, r.hear), nil
 		},
 	}
 	source := cache.ToListWatcherWithWatchListSemantics(noted, r.server.options.Client)
@@ -102,9 +104,16 @@ func (r *resource) follow(ctx context.Context) {
 	reflector.RunWithContext(ctx)
 }
 
-// note takes down whether the API server was reached by a request that was made at the given time. A request that
-// failed because ctx ended says nothing.
-func (r *resource) note(ctx context.Context, at time.Time, err error) {
+// hear takes down when the API server was heard of: by events, bookmarks included.
+func (r *resource) hear(event watch.Event) (watch.Event, bool) {
+	r.server.mu.Lock()
+	defer r.server.mu.Unlock()
+	r.heard = time.Now()
+	return event, true
+}
+
+// note takes down whether a request reached the API server. One that failed because ctx ended says nothing.
+func (r *resource) note(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -112,14 +121,14 @@ func (r *resource) note(ctx context.Context, at time.Time, err error) {
 	defer r.server.mu.Unlock()
 	log := r.server.options.Log.With("resource", r.name)
 	switch {
-	case err != nil && r.since.IsZero():
-		r.since = at
-		log.Warn("cannot follow the API server; clients get the last state", "error", err)
-	case err == nil && !r.since.IsZero():
-		if r.synced {
+	case err == nil:
+		if !r.since.IsZero() && r.synced {
 			log.Info("the API server is being followed again", "age", time.Since(r.since))
 		}
-		r.since = time.Time{}
+		r.heard, r.since = time.Now(), time.Time{}
+	case r.since.IsZero():
+		r.since = r.heard
+		log.Warn("cannot follow the API server; clients get the last state", "error", err)
 	}
 }
 
@@ -185,7 +194,7 @@ func (r *resource) Delete(object any) error {
 // Replace takes over a list: one change, whatever the list changes.
 func (r *resource) Replace(list []any, _ string) error {
 	r.server.metrics.events.WithLabelValues(r.name, listed).Inc()
-	r.note(context.Background(), time.Now(), nil)
+	r.note(context.Background(), nil)
 	r.server.change(func(c *nodestate.Cluster) {
 		gone := r.keys
 		r.keys = make(map[types.NamespacedName]bool, len(list))
