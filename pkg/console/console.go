@@ -69,7 +69,7 @@ func (g *Guest) Ready(ctx context.Context) error {
 	}
 	started := time.Now()
 	if err := g.persist(ctx, true, talk); err != nil {
-		return fmt.Errorf("%w, after %s%s", err, time.Since(started).Round(time.Second), g.lastWords())
+		return fmt.Errorf("%w, after %s%s", err, time.Since(started).Round(time.Second), g.LastWords())
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (g *Guest) Measure(ctx context.Context, order checkup.Order, report func(ch
 		measure = g.loginMeasure
 	}
 	if err := measure(ctx, order, report); err != nil {
-		return fmt.Errorf("%w%s", err, g.lastWords())
+		return fmt.Errorf("%w%s", err, g.LastWords())
 	}
 	return nil
 }
@@ -107,8 +107,8 @@ func (g *Guest) logf(format string, args ...any) {
 	}
 }
 
-// lastWords are the last lines of the console, for an error.
-func (g *Guest) lastWords() string {
+// LastWords are the last lines of the console, to be added to an error.
+func (g *Guest) LastWords() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if lines := g.said.lines(); lines != "" {

@@ -238,11 +238,13 @@ func (m *measuring) moved(s *speaker, seen *sight) string {
 // why says why a VM did not report everything, or no longer runs.
 func (m *measuring) why(s, other *speaker, seen *sight, stopped bool) *checkup.Cause {
 	cause := &checkup.Cause{Stage: checkup.StageCollect}
-	switch lost := seen.lost(s.name); {
+	switch lost, final := seen.lost(s.name); {
 	case stopped:
 		cause.Message = "the probe task was stopped before the VM ended"
 	case m.moved(s, seen) != "":
 		cause.Message = m.moved(s, seen)
+	case s.err != nil && final: // the console may have the reason: a panic
+		cause.Message = "lost while measuring: " + lost + s.LastWords()
 	case s.err != nil && lost != "":
 		cause.Message = "lost while measuring: " + lost
 	case s.err != nil:

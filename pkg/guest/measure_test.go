@@ -199,7 +199,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 					}}}, reported(o, 9999)...)
 				}
 			},
-			source: "", target: "lost while measuring: it ended on node n2", rosterTarget: "lost while measuring: it ended on node n2", observations: 4,
+			source: "", target: "lost while measuring: it ended on node n2; the console showed ", rosterTarget: "lost while measuring: it ended on node n2", observations: 4,
 		}, {
 			name: "the source is migrated, and everything is answered",
 			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {

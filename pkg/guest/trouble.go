@@ -198,25 +198,25 @@ func (s *sight) moved(name, node string) string {
 		verb, cmp.Or(m.SourceNode, node), cmp.Or(m.TargetNode, "?")))
 }
 
-// lost says why a VM that ran no longer runs, or "" if nothing is known. Nothing is
-// known of a nil sight.
-func (s *sight) lost(name string) string {
+// lost says why a VM that ran no longer runs, or "" if nothing is known, and whether it ended by itself. Nothing is known
+// of a nil sight.
+func (s *sight) lost(name string) (message string, final bool) {
 	if s == nil {
-		return ""
+		return "", false
 	}
 	vmi := s.vmis[name]
 	switch {
 	case vmi == nil, vmi.DeletionTimestamp != nil:
-		return "it was deleted"
+		return "it was deleted", false
 	case vmi.IsFinal():
-		return s.ended(vmi)
+		return s.ended(vmi), true
 	}
 	if c := condition(vmi, kubevirtv1.VirtualMachineInstanceReady); c.Status == corev1.ConditionFalse {
-		message := "it is no longer ready"
+		message = "it is no longer ready"
 		if pod := s.pods[string(vmi.UID)]; pod != nil && pod.Spec.NodeName != "" {
 			message += fmt.Sprintf(" on node %s: %s", pod.Spec.NodeName, cmp.Or(s.podWarnings[pod.Name].String(), c.Message))
 		}
-		return fleet.OneLine(message)
+		return fleet.OneLine(message), false
 	}
-	return ""
+	return "", false
 }

@@ -44,7 +44,10 @@ func guest() {
 	config, err := console.ParseKernelArgs(string(args))
 	problem(err)
 	if config.Deadline > 0 {
-		time.AfterFunc(config.Deadline-uptime(), powerOff)
+		time.AfterFunc(config.Deadline-uptime(), func() {
+			fmt.Fprintln(os.Stderr, "agent: power off, at the end of the guest's time of", config.Deadline)
+			powerOff()
+		})
 	}
 	problem(os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0))
 	left, err := loadModules()
