@@ -55,6 +55,7 @@ type lab struct {
 
 	mu      sync.Mutex
 	away    error // the answer to all requests; nil: the true ones
+	silent  bool
 	watches map[string]watch.Interface
 
 	held map[string]chan struct{} // of resources whose lists wait
@@ -76,7 +77,10 @@ func start(t *testing.T, held []string, objects ...runtime.Object) *lab {
 	l.objects.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.away != nil {
+		switch {
+		case l.silent:
+			return true, watch.NewEmptyWatch(), nil // as client-go's client does when nothing answers
+		case l.away != nil:
 			return true, nil, l.away
 		}
 		w, err := l.objects.Tracker().Watch(a.GetResource(), a.GetNamespace())
@@ -138,11 +142,13 @@ func (l *lab) following() *lab {
 	return l
 }
 
-// leave makes the API server go away: its watches end, and requests fail.
-func (l *lab) leave() {
+// leave makes the API server go away: its watches end, and requests fail; or only watches get no answer.
+func (l *lab) leave(silent bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.away = errors.New("connection refused by the test")
+	if l.silent = silent; !silent {
+		l.away = errors.New("connection refused by the test")
+	}
 	for _, w := range l.watches {
 		w.Stop()
 	}
@@ -152,7 +158,7 @@ func (l *lab) leave() {
 func (l *lab) comeBack() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.away = nil
+	l.away, l.silent = nil, false
 }
 
 // until waits for a condition.
@@ -587,7 +593,7 @@ func TestAway(t *testing.T) {
 	}
 	heard := time.Now() // at the latest
 	time.Sleep(100 * time.Millisecond)
-	l.leave()
+	l.leave(false)
 	l.until("the server notices", func() bool { return l.Age() > 0 })
 	if least, age := time.Since(heard), l.Age(); age < least {
 		t.Errorf("age %v, but nothing was heard of the API server for %v", age, least)
@@ -623,6 +629,54 @@ func TestAway(t *testing.T) {
 	if state := l.fetch(c); state != "api 10.0.0.2, cache, web 10.0.0.1" {
 		t.Errorf("state %q, want the change after the outage", state)
 	}
+}
+
+// TestSilent: an API server that does not answer is away, although client-go's client says nothing of it.
+func TestSilent(t *testing.T) {
+	l := start(t, nil, service("web")).following()
+	l.until("the server follows", func() bool { return l.Age() == 0 })
+	l.leave(true)
+	l.until("the server notices", func() bool { return strings.Contains(l.logged.String(), errSilent.Error()) && l.Age() > 0 })
+}
+
+// TestNoAnswer: a request that is not answered in time counts as an API server that is away, while it waits.
+func TestNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logged := &logs{}
+		s, err := New(Options{Node: nodeName, Client: fake.NewClientset(), Log: slog.New(slog.NewTextHandler(logged, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range s.resources {
+			r.note(t.Context(), nil)
+		}
+		r := s.resources[0]
+		time.Sleep(20 * time.Second)
+		r.hear(watch.Event{})
+		time.Sleep(10 * time.Second)
+		answered := r.waiting(t.Context())
+		time.Sleep(patience - time.Second)
+		answered()
+		time.Sleep(time.Minute)
+		if age := s.Age(); age != 0 {
+			t.Errorf("age %v after an answer in time", age)
+		}
+		r.hear(watch.Event{})
+		time.Sleep(10 * time.Second)
+		answered = r.waiting(t.Context())
+		time.Sleep(patience + time.Second)
+		if age := s.Age(); age != 11*time.Second+patience {
+			t.Errorf("age %v, want the time since the last event", age)
+		}
+		if !strings.Contains(logged.String(), "no answer for 5s") {
+			t.Errorf("logged %s", logged)
+		}
+		answered()
+		r.note(t.Context(), nil)
+		if age := s.Age(); age != 0 {
+			t.Errorf("age %v after an answer", age)
+		}
+	})
 }
 
 // TestReplace: a list is taken over at once. No client can get a part of it.

@@ -4,6 +4,9 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,22 +82,41 @@ func lists[List runtime.Object](selectors metav1.ListOptions,
 	}
 }
 
+// patience is how long a request may take before the API server counts as away. The client itself tries one watch for
+// minutes if the API server accepts connections and says nothing: rest.Request.Watch.
+const patience = 5 * time.Second
+
+var (
+	errSlow   = fmt.Errorf("no answer for %s", patience)
+	errSilent = errors.New("no answer")
+)
+
+// emptyWatch is what the client returns when it has given such a request up.
+var emptyWatch = reflect.TypeOf(watch.NewEmptyWatch())
+
 // follow lists and watches until ctx ends, and tries again for as long as the API server is away.
 func (r *resource) follow(ctx context.Context) {
 	noted := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			answered := r.waiting(ctx)
 			list, err := r.lists.ListWithContextFunc(ctx, o)
+			answered()
 			r.note(ctx, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			answered := r.waiting(ctx)
 			events, err := r.lists.WatchFuncWithContext(ctx, o)
-			// A watch that begins with a list has reached the state when that has ended: Replace.
-			if err != nil || o.SendInitialEvents == nil || !*o.SendInitialEvents {
+			answered()
+			switch {
+			case err != nil:
 				r.note(ctx, err)
-			}
-			if err != nil {
 				return nil, err
+			case reflect.TypeOf(events) == emptyWatch:
+				r.note(ctx, errSilent)
+				return events, nil
+			case o.SendInitialEvents == nil || !*o.SendInitialEvents:
+				r.note(ctx, nil) // a watch that begins with a list has reached the state when that has ended: Replace
 			}
 			return watch.Filter(events, r.hear), nil
 		},
@@ -102,6 +124,16 @@ func (r *resource) follow(ctx context.Context) {
 	source := cache.ToListWatcherWithWatchListSemantics(noted, r.server.options.Client)
 	reflector := cache.NewReflectorWithOptions(source, r.example, r, cache.ReflectorOptions{Name: r.name})
 	reflector.RunWithContext(ctx)
+}
+
+// waiting notes when a request was made too long ago, unless it is answered before.
+func (r *resource) waiting(ctx context.Context) (answered func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	slow := time.AfterFunc(patience, func() { r.note(ctx, errSlow) })
+	return func() {
+		cancel()
+		slow.Stop()
+	}
 }
 
 // hear takes down when the API server was heard of: by events, bookmarks included.
@@ -114,11 +146,11 @@ func (r *resource) hear(event watch.Event) (watch.Event, bool) {
 
 // note takes down whether a request reached the API server. One that failed because ctx ended says nothing.
 func (r *resource) note(ctx context.Context, err error) {
+	r.server.mu.Lock()
+	defer r.server.mu.Unlock()
 	if ctx.Err() != nil {
 		return
 	}
-	r.server.mu.Lock()
-	defer r.server.mu.Unlock()
 	log := r.server.options.Log.With("resource", r.name)
 	switch {
 	case err == nil:
