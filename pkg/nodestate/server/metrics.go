@@ -85,8 +85,8 @@ func (p published) endpoints() int {
 }
 
 // Age is for how long the server has not heard of the API server, and so how old the state may be. 0: the watches run.
-// An API server that vanishes without closing connections is noticed after at most 50 s: by the pings of client-go after
-// 45, and the request that is not answered then. The age counts from the last event all the same.
+// An API server that vanishes without closing connections is noticed after at most 50 s: by the pings of client-go
+// after 45 s, and the request that is not answered then. The age counts from the last event all the same.
 func (s *Server) Age() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
