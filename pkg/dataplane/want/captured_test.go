@@ -174,8 +174,8 @@ func TestCaptured(t *testing.T) {
 
 // TestCapturedVersions: other versions of kube-proxy wrote the same, but for their known differences.
 func TestCapturedVersions(t *testing.T) {
-	// Kubernetes 1.31, mode nftables: the rules that drop and those of source ranges come before the ones that let a
-	// node's own connections to a load balancer's address pass.
+	// kube-proxy 1.31, mode nftables: what a Service without usable endpoints does is decided before source ranges are
+	// compared, and before the node's own connections to a load balancer's address are forwarded.
 	old := map[dataplane.Family][]string{
 		dataplane.IPv4: {
 			"action shop/local-elsewhere:http (drop, not forward); 203.0.113.14:80/TCP from node",

@@ -639,6 +639,24 @@ func TestSilent(t *testing.T) {
 	l.until("the server notices", func() bool { return strings.Contains(l.logged.String(), errSilent.Error()) && l.Age() > 0 })
 }
 
+// TestStopUnread: a watch that is stopped ends, although an event waits for a reader.
+func TestStopUnread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
+		s, err := New(Options{Node: nodeName, Client: fake.NewClientset(), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		from := watch.NewFake()
+		w := s.resources[0].noted(from)
+		from.Add(service("web"))
+		w.Stop()
+		synctest.Wait()
+		if !from.IsStopped() {
+			t.Error("the watch of the API server goes on")
+		}
+	})
+}
+
 // TestNoAnswer: a request that is not answered in time counts as an API server that is away, while it waits.
 func TestNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -652,7 +670,7 @@ func TestNoAnswer(t *testing.T) {
 		}
 		r := s.resources[0]
 		time.Sleep(20 * time.Second)
-		r.hear(watch.Event{})
+		r.hear()
 		time.Sleep(10 * time.Second)
 		answered := r.waiting(t.Context())
 		time.Sleep(patience - time.Second)
@@ -661,7 +679,7 @@ func TestNoAnswer(t *testing.T) {
 		if age := s.Age(); age != 0 {
 			t.Errorf("age %v after an answer in time", age)
 		}
-		r.hear(watch.Event{})
+		r.hear()
 		time.Sleep(10 * time.Second)
 		answered = r.waiting(t.Context())
 		time.Sleep(patience + time.Second)

@@ -34,8 +34,8 @@ type resource struct {
 
 	keys   map[types.NamespacedName]bool
 	synced bool      // the first list was read
-	heard  time.Time // of the API server, last
-	since  time.Time // the API server has not been heard of since then; zero: it is being followed
+	heard  time.Time // when the API server last sent something
+	since  time.Time // the API server has not sent anything since then; zero: it is being followed
 }
 
 // watched are the three resources that a state is computed from. Without Options.AnyNode, the one Node is the server's.
@@ -118,7 +118,7 @@ func (r *resource) follow(ctx context.Context) {
 			case o.SendInitialEvents == nil || !*o.SendInitialEvents:
 				r.note(ctx, nil) // a watch that begins with a list has reached the state when that has ended: Replace
 			}
-			return watch.Filter(events, r.hear), nil
+			return r.noted(events), nil
 		},
 	}
 	source := cache.ToListWatcherWithWatchListSemantics(noted, r.server.options.Client)
@@ -126,7 +126,7 @@ func (r *resource) follow(ctx context.Context) {
 	reflector.RunWithContext(ctx)
 }
 
-// waiting notes when a request was made too long ago, unless it is answered before.
+// waiting notes that the API server is away if a request is not answered in time.
 func (r *resource) waiting(ctx context.Context) (answered func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	slow := time.AfterFunc(patience, func() { r.note(ctx, errSlow) })
@@ -136,15 +136,42 @@ func (r *resource) waiting(ctx context.Context) (answered func()) {
 	}
 }
 
-// hear takes down when the API server was heard of: by events, bookmarks included.
-func (r *resource) hear(event watch.Event) (watch.Event, bool) {
+// noted returns a watch with the same events, which records when they arrive. Unlike that of watch.Filter, its goroutine
+// also ends if it is stopped while nobody reads.
+func (r *resource) noted(events watch.Interface) watch.Interface {
+	to := make(chan watch.Event)
+	proxy := watch.NewProxyWatcher(to)
+	go func() {
+		defer close(to)
+		defer events.Stop()
+		for {
+			select {
+			case event, open := <-events.ResultChan():
+				if !open {
+					return
+				}
+				r.hear()
+				select {
+				case to <- event:
+				case <-proxy.StopChan():
+					return
+				}
+			case <-proxy.StopChan():
+				return
+			}
+		}
+	}()
+	return proxy
+}
+
+// hear records that the API server sent something: an event, or a bookmark.
+func (r *resource) hear() {
 	r.server.mu.Lock()
 	defer r.server.mu.Unlock()
 	r.heard = time.Now()
-	return event, true
 }
 
-// note takes down whether a request reached the API server. One that failed because ctx ended says nothing.
+// note records whether a request reached the API server. One that failed because ctx ended says nothing.
 func (r *resource) note(ctx context.Context, err error) {
 	r.server.mu.Lock()
 	defer r.server.mu.Unlock()
