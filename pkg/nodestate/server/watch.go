@@ -136,8 +136,8 @@ func (r *resource) waiting(ctx context.Context) (answered func()) {
 	}
 }
 
-// noted returns a watch with the same events, which records when they arrive. Unlike that of watch.Filter, its goroutine
-// also ends if it is stopped while nobody reads.
+// noted returns a watch with the same events, which records when they arrive. Unlike the goroutine of watch.Filter, its
+// own also ends if the watch is stopped while nobody reads.
 func (r *resource) noted(events watch.Interface) watch.Interface {
 	to := make(chan watch.Event)
 	proxy := watch.NewProxyWatcher(to)
