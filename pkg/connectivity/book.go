@@ -142,7 +142,7 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 		objects:   o.Dynamic.Resource(Resource).Namespace(o.Namespace),
 		namespace: o.Namespace,
 		labels:    ownLabels(w.Plan, w.Check),
-		ages:      annotations(w.Connections.Checks),
+		ages:      ageAnnotations(w.Connections.Checks),
 		logf:      o.Logf,
 		opened:    time.Now(),
 		longest:   w.MaxDelay(),

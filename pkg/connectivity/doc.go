@@ -27,6 +27,10 @@
 //	    app.kubernetes.io/managed-by: checkplan
 //	    checkplan.dev/plan: day-2
 //	    checkplan.dev/check: api
+//	  annotations:
+//	    checkplan.dev/stale-after: 10m0s
+//	    checkplan.dev/retention: 2h0m0s
+//	    checkplan.dev/target: etcd-server-cp-2
 //	spec:
 //	  sourcePod: kube-apiserver-cp-1
 //	  targetEndpoint: 10.0.0.2:2379

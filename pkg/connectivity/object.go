@@ -4,6 +4,7 @@ package connectivity
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"time"
@@ -65,14 +66,16 @@ func ownLabels(plan, check string) map[string]string {
 	}
 }
 
-// Annotations of an object: its check's staleAfter and retention, as Go durations. Runs of other checks age the object
-// by them.
+// Annotations of an object: its check's staleAfter and retention, as Go durations, and the target's name in messages.
+// Runs that do not expect the pair age the object by them.
 const (
 	annotationStaleAfter = "checkplan.dev/stale-after"
 	annotationRetention  = "checkplan.dev/retention"
+	annotationTarget     = "checkplan.dev/target"
 )
 
-func annotations(c checkup.ConnectivityChecks) map[string]string {
+// ageAnnotations are the annotations that are the same for all objects of a check.
+func ageAnnotations(c checkup.ConnectivityChecks) map[string]string {
 	return map[string]string{
 		annotationStaleAfter: time.Duration(c.StaleAfter).String(),
 		annotationRetention:  time.Duration(c.Retention).String(),
@@ -132,9 +135,11 @@ func apply(namespace, name string) *unstructured.Unstructured {
 }
 
 // object returns a pair's object without its status. It has no owner, because its history must outlive the run.
-func (id identity) object(namespace string, labels, annotations map[string]string) *unstructured.Unstructured {
+func (id identity) object(namespace string, labels, ages map[string]string) *unstructured.Unstructured {
 	u := apply(namespace, id.name)
 	u.SetLabels(labels)
+	annotations := map[string]string{annotationTarget: id.label}
+	maps.Copy(annotations, ages)
 	u.SetAnnotations(annotations)
 	u.Object["spec"] = id.spec()
 	return u
@@ -149,14 +154,15 @@ func (id identity) spec() map[string]any {
 }
 
 // matches reports whether an object in the cluster has the labels, annotations and spec of a pair's object.
-func (id identity) matches(object *unstructured.Unstructured, labels, annotations map[string]string) bool {
+func (id identity) matches(object *unstructured.Unstructured, labels, ages map[string]string) bool {
 	spec, _, _ := unstructured.NestedMap(object.Object, "spec")
 	for field, want := range id.spec() {
 		if !reflect.DeepEqual(spec[field], want) {
 			return false
 		}
 	}
-	return has(object.GetLabels(), labels) && has(object.GetAnnotations(), annotations)
+	annotated := object.GetAnnotations()
+	return has(object.GetLabels(), labels) && has(annotated, ages) && annotated[annotationTarget] == id.label
 }
 
 // statusOf reads the status of an object in the cluster.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -119,7 +118,7 @@ func retire(
 	if !expected {
 		message += "; the pair is no longer expected"
 	}
-	h := history{settled: status, id: identity{label: targetLabel(u, reachable(&status).Message)}}
+	h := history{settled: status, id: identity{label: targetLabel(u)}}
 	h.unknown(ReasonNoRecentResult, message, now)
 	configuration := statusConfiguration(u.GetNamespace(), u.GetName(), &h.settled)
 	configuration.SetResourceVersion(u.GetResourceVersion()) // a precondition, as above
@@ -135,10 +134,9 @@ func retire(
 	return false, nil
 }
 
-// targetLabel returns the target's name in messages, from the object alone: the name in its condition, or else its
-// endpoint.
-func targetLabel(u *unstructured.Unstructured, message string) string {
-	if label, _, ok := strings.Cut(message, ": "); ok {
+// targetLabel returns the target's name in messages: the annotated one, or else the endpoint.
+func targetLabel(u *unstructured.Unstructured) string {
+	if label := u.GetAnnotations()[annotationTarget]; label != "" {
 		return label
 	}
 	endpoint, _, _ := unstructured.NestedString(u.Object, "spec", "targetEndpoint")

@@ -208,3 +208,14 @@ func TestRetireErrors(t *testing.T) {
 		}
 	})
 }
+
+func TestTargetLabel(t *testing.T) {
+	u := etcd.object(testNamespace, nil, nil)
+	if got := targetLabel(u); got != etcd.label {
+		t.Errorf("annotated: got %q, want %q", got, etcd.label)
+	}
+	u.SetAnnotations(nil) // written by an older checkplan
+	if got := targetLabel(u); got != etcd.endpoint {
+		t.Errorf("not annotated: got %q, want %q", got, etcd.endpoint)
+	}
+}
