@@ -316,8 +316,9 @@ bench: ## run the benchmarks, including those against cue vet, fping and kube-pr
 # Clean networks have 1,000 runs, because a false alarm must be as rare.
 .PHONY: accuracy
 accuracy: ## simulate runs with known faults and noise, and print how right verdicts and findings are (hours)
-	go run ./test/accuracy
-	go run ./test/accuracy -cases clean -nodes 200 -degrees 10 -seeds 1000
+	mkdir -p bin
+	go run ./test/accuracy -keep bin/accuracy.cells
+	go run ./test/accuracy -keep bin/accuracy.cells -cases clean -nodes 200 -degrees 10 -seeds 1000
 	go run ./test/accuracy -cost -nodes 1000 -degrees 10 -seeds 3
 
 .PHONY: clean

@@ -4,11 +4,15 @@ package main
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -73,21 +77,21 @@ func TestTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for seed, wrong := range c.wrong {
+		for seed, wrong := range c.Wrong {
 			if row.always {
 				t.Errorf("%s, noise %s, %d nodes, seed %d: %s", row.name, row.noise, row.nodes, seed, wrong)
 			}
 		}
-		ours.add(c.ours)
+		ours.add(c.Ours)
 		for i := range algorithms {
-			best[i].add(c.baselines[i])
+			best[i].add(c.Baselines[i])
 		}
 	}
-	t.Logf("ours: %s", ours.both(ours.exact))
+	t.Logf("ours: %s", ours.both(ours.Exact))
 	for i, a := range algorithms {
-		t.Logf("%s: %s", a.name, best[i].both(best[i].exact))
+		t.Logf("%s: %s", a.name, best[i].both(best[i].Exact))
 		if best[i].f1() > ours.f1() {
-			t.Errorf("%s is better: %s; ours %s", a.name, best[i].both(best[i].exact), ours.both(ours.exact))
+			t.Errorf("%s is better: %s; ours %s", a.name, best[i].both(best[i].Exact), ours.both(ours.Exact))
 		}
 	}
 }
@@ -238,11 +242,11 @@ func TestBelow(t *testing.T) {
 		{"better as often as worse", poor, perfect, 21, 20, tally{1, 1, 0}},
 	} {
 		c := newCell()
-		c.ours.add(test.ours)
-		c.baselines[1].add(test.theirs)
-		c.baselines[0].add(poor)
-		c.baselines[2].add(poor)
-		c.duels[1] = duel{test.runs, test.against}
+		c.Ours.add(test.ours)
+		c.Baselines[1].add(test.theirs)
+		c.Baselines[0].add(poor)
+		c.Baselines[2].add(poor)
+		c.Duels[1] = duel{test.runs, test.against}
 		var got tally
 		text := got.compare(c, 650)
 		if got != test.want || (text == "") != (got.below == 0) || strings.HasSuffix(text, "!") != (got.beyond == 1) {
@@ -251,5 +255,58 @@ func TestBelow(t *testing.T) {
 	}
 	if got := (score{}).f1(); got != 1 {
 		t.Errorf("nothing is broken and nothing found: %v, want 1", got)
+	}
+}
+
+// TestKeep: a kept cell is not measured again, an unfinished line is, and a line that is no cell is an error.
+func TestKeep(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "cells")
+	s := find(t, 12, 3, "2% into a node", "0.1%")
+	open := func() *kept {
+		t.Helper()
+		k, err := keep(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { k.file.Close() })
+		return k
+	}
+	measure := func(k *kept, seeds uint64) *cell {
+		t.Helper()
+		c, err := k.measure(s, seeds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first := measure(open(), 2)
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, append(text, text[:len(text)/2]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k := open()
+	if len(k.cells) != 1 {
+		t.Errorf("%d cells, want 1", len(k.cells))
+	}
+	if diff := cmp.Diff(first, measure(k, 2)); diff != "" {
+		t.Errorf("the kept cell (-want +got):\n%s", diff)
+	}
+	if c := measure(k, 1); c.Runs != 1 {
+		t.Errorf("%d runs, want 1: a cell of 2 seeds is another", c.Runs)
+	}
+	k.program = "another"
+	measure(k, 2)
+	if k = open(); len(k.cells) != 3 {
+		t.Errorf("%d cells, want 3", len(k.cells))
+	}
+
+	if err := os.WriteFile(name, append(text, "{}\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := keep(name); err == nil || !strings.HasPrefix(err.Error(), name+":2: not a cell of this table") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -28,14 +28,10 @@ func flock(o *observations) []guess {
 	f := flocking{observations: o, level: make([]int, len(o.list)), grades: len(lostBad) + 1}
 	f.at = make([]int16, len(o.list)*f.grades)
 	f.likelihood = make([]float64, len(o.list)*f.grades)
-	for i := range o.list {
-		bad, good := float64(o.list[i].bad), float64(o.list[i].made-o.list[i].bad)
-		for g := range f.grades {
-			p := lostGood
-			if g > 0 {
-				p = lostBad[g-1]
-			}
-			f.likelihood[i*f.grades+g] = bad*math.Log(p) + good*math.Log(1-p)
+	for g, p := range append([]float64{lostGood}, lostBad...) {
+		lost, came := math.Log(p), math.Log(1-p)
+		for i := range o.list {
+			f.likelihood[i*f.grades+g] = float64(o.list[i].bad)*lost + float64(o.list[i].made-o.list[i].bad)*came
 		}
 	}
 	f.gain = make([]float64, len(o.names)*f.grades)

@@ -28,6 +28,7 @@ func main() {
 	cases := flag.String("cases", "", "cases, separated by commas; empty means all")
 	only := flag.String("noise", "", "noises, separated by commas; empty means all")
 	wrong := flag.Bool("v", false, "print each run whose verdict or findings are wrong")
+	file := flag.String("keep", "", "a file that keeps the cells: those in it are not measured again by the same program")
 	cost := flag.Bool("cost", false, "print time and memory of judging instead, one run at a time")
 	flag.Parse()
 	settings, err := settingsOf(*nodes, *degrees, *cases, *only)
@@ -36,7 +37,13 @@ func main() {
 	case *cost:
 		err = costs(settings, *seeds)
 	default:
-		err = table(settings, *seeds, *wrong)
+		var k *kept
+		if *file != "" {
+			k, err = keep(*file)
+		}
+		if err == nil {
+			err = table(settings, *seeds, k, *wrong)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "accuracy:", err)
@@ -81,20 +88,20 @@ func settingsOf(nodes, degrees, cases, only string) ([]setting, error) {
 
 // cell is what was measured in one cell of the table.
 type cell struct {
-	runs, mistaken int // runs, and those with a wrong verdict
-	most           int // findings in one run
-	open, left     int // alternatives in the first look, and after the second
-	ours           score
-	slowest        time.Duration
-	baselines      []score           // of the algorithms
-	duels          []duel            // of each algorithm with ours
-	wrong          map[uint64]string // runs with a wrong verdict or finding, by seed
+	Runs, Mistaken int // runs, and those with a wrong verdict
+	Most           int // findings in one run
+	Open, Left     int // alternatives in the first look, and after the second
+	Ours           score
+	Slowest        time.Duration
+	Baselines      []score           // of the algorithms
+	Duels          []duel            // of each algorithm with ours
+	Wrong          map[uint64]string `json:",omitempty"` // runs with a wrong verdict or finding, by seed
 }
 
 // table prints one row for each setting, as soon as it is measured, and before it the wrong runs if they are wanted. In
 // the end it prints one row for each case and noise, for all sizes and degrees together. It returns an error if one of
 // the algorithms is better than ours in any of these, beyond chance.
-func table(settings []setting, seeds uint64, wrong bool) error {
+func table(settings []setting, seeds uint64, k *kept, wrong bool) error {
 	printHead()
 	var joined []setting
 	cells := map[string]*cell{}
@@ -106,13 +113,13 @@ func table(settings []setting, seeds uint64, wrong bool) error {
 	comparisons := len(settings) + len(joined)
 	var single, rows tally
 	for _, s := range settings {
-		c, err := s.measure(seeds)
+		c, err := k.measure(s, seeds)
 		if err != nil {
 			return err
 		}
 		if wrong {
-			for _, seed := range slices.Sorted(maps.Keys(c.wrong)) {
-				fmt.Printf("seed %d: %s\n", seed, c.wrong[seed])
+			for _, seed := range slices.Sorted(maps.Keys(c.Wrong)) {
+				fmt.Printf("seed %d: %s\n", seed, c.Wrong[seed])
 			}
 		}
 		s.print(c, single.compare(c, comparisons))
@@ -148,43 +155,43 @@ func (s setting) print(c *cell, below string) {
 	if s.nodes == 0 {
 		size, degree = "all", "all"
 	}
-	mean := func(of int) float64 { return float64(of) / float64(c.runs) }
+	mean := func(of int) float64 { return float64(of) / float64(c.Runs) }
 	fmt.Printf("| %-18s | %-5s | %5s | %3s | %4d | %5d | %5.1f | %5d | %11.2f, %5.2f | %s | %s |",
-		s.scenario.name, s.noise.name, size, degree, c.runs, c.mistaken,
-		mean(c.ours.findings), c.most, mean(c.open), mean(c.left), c.ours.both(c.ours.exact), c.ours.both(c.ours.among))
-	for _, b := range c.baselines {
-		fmt.Printf(" %s |", b.both(b.exact))
+		s.scenario.name, s.noise.name, size, degree, c.Runs, c.Mistaken,
+		mean(c.Ours.Findings), c.Most, mean(c.Open), mean(c.Left), c.Ours.both(c.Ours.Exact), c.Ours.both(c.Ours.Among))
+	for _, b := range c.Baselines {
+		fmt.Printf(" %s |", b.both(b.Exact))
 	}
-	fmt.Printf(" %7v | %s |\n", c.slowest.Round(time.Millisecond), below)
+	fmt.Printf(" %7v | %s |\n", c.Slowest.Round(time.Millisecond), below)
 }
 
 func newCell() *cell {
 	return &cell{
-		baselines: make([]score, len(algorithms)), duels: make([]duel, len(algorithms)), wrong: map[uint64]string{},
+		Baselines: make([]score, len(algorithms)), Duels: make([]duel, len(algorithms)), Wrong: map[uint64]string{},
 	}
 }
 
 // join adds the runs of another cell, but not which of them were wrong.
 func (c *cell) join(o *cell) {
-	c.runs, c.mistaken = c.runs+o.runs, c.mistaken+o.mistaken
-	c.open, c.left = c.open+o.open, c.left+o.left
-	c.most, c.slowest = max(c.most, o.most), max(c.slowest, o.slowest)
-	c.ours.add(o.ours)
-	for i := range c.baselines {
-		c.baselines[i].add(o.baselines[i])
-		c.duels[i].better += o.duels[i].better
-		c.duels[i].worse += o.duels[i].worse
+	c.Runs, c.Mistaken = c.Runs+o.Runs, c.Mistaken+o.Mistaken
+	c.Open, c.Left = c.Open+o.Open, c.Left+o.Left
+	c.Most, c.Slowest = max(c.Most, o.Most), max(c.Slowest, o.Slowest)
+	c.Ours.add(o.Ours)
+	for i := range c.Baselines {
+		c.Baselines[i].add(o.Baselines[i])
+		c.Duels[i].Better += o.Duels[i].Better
+		c.Duels[i].Worse += o.Duels[i].Worse
 	}
 }
 
 // best returns the algorithm with the highest f1, and whether that is above ours.
 func (c *cell) best() (i int, above bool) {
-	for k := range c.baselines {
-		if c.baselines[k].f1() > c.baselines[i].f1() {
+	for k := range c.Baselines {
+		if c.Baselines[k].f1() > c.Baselines[i].f1() {
 			i = k
 		}
 	}
-	return i, c.baselines[i].f1() > c.ours.f1()
+	return i, c.Baselines[i].f1() > c.Ours.f1()
 }
 
 // tally counts the cells and rows in which the best algorithm is above ours, and those in which that is beyond chance.
@@ -205,7 +212,7 @@ func (t *tally) compare(c *cell, cells int) string {
 		return ""
 	}
 	t.below++
-	mark, chance := "", c.duels[i].chance()
+	mark, chance := "", c.Duels[i].chance()
 	if chance <= significance/float64(cells*len(algorithms)) {
 		t.beyond++
 		mark = "!"
@@ -263,32 +270,32 @@ func (c *cell) add(seed uint64, t *trial) {
 	if len(t.causes) == 0 {
 		want = checkup.RunPass
 	}
-	c.runs++
+	c.Runs++
 	if t.report.Verdict != want {
-		c.mistaken++
+		c.Mistaken++
 	}
 	found := standing(t.report.Findings)
 	graded := grade(t.causes, found)
-	c.ours.add(graded)
-	c.most = max(c.most, graded.findings)
-	c.slowest = max(c.slowest, t.took)
-	c.open, c.left = c.open+t.open, c.left+t.left
+	c.Ours.add(graded)
+	c.Most = max(c.Most, graded.Findings)
+	c.Slowest = max(c.Slowest, t.took)
+	c.Open, c.Left = c.Open+t.open, c.Left+t.left
 	for i, b := range t.baselines {
 		other := grade(withoutPaths(t.causes), b)
-		c.baselines[i].add(other)
+		c.Baselines[i].add(other)
 		switch {
 		case other.f1() > graded.f1():
-			c.duels[i].better++
+			c.Duels[i].Better++
 		case other.f1() < graded.f1():
-			c.duels[i].worse++
+			c.Duels[i].Worse++
 		}
 	}
-	if t.report.Verdict != want || graded.exact < max(graded.causes, graded.findings) {
+	if t.report.Verdict != want || graded.Exact < max(graded.Causes, graded.Findings) {
 		var got []string
 		for _, g := range found {
 			got = append(got, g.name)
 		}
-		c.wrong[seed] = fmt.Sprintf("%s, want %s\n    want %s\n    got  %s",
+		c.Wrong[seed] = fmt.Sprintf("%s, want %s\n    want %s\n    got  %s",
 			t.report.Verdict, want, strings.Join(t.causes, "; "), strings.Join(got, "; "))
 	}
 }

@@ -15,36 +15,36 @@ import (
 type score struct {
 	// causes that were injected and findings that were made, and how many of them agree: exactly, and also if the
 	// cause is one of the finding's Alternatives.
-	causes, findings, exact, among int
+	Causes, Findings, Exact, Among int
 }
 
 func (s *score) add(o score) {
-	s.causes += o.causes
-	s.findings += o.findings
-	s.exact += o.exact
-	s.among += o.among
+	s.Causes += o.Causes
+	s.Findings += o.Findings
+	s.Exact += o.Exact
+	s.Among += o.Among
 }
 
 // both prints precision and recall for so many right findings; "-" where there are no findings, or no causes.
 func (s score) both(right int) string {
-	return fmt.Sprintf("%4s / %4s", share(right, s.findings), share(right, s.causes))
+	return fmt.Sprintf("%4s / %4s", share(right, s.Findings), share(right, s.Causes))
 }
 
 // f1 is the harmonic mean of exact precision and recall; 1 if nothing is broken, and nothing found.
 func (s score) f1() float64 {
-	if s.findings+s.causes == 0 {
+	if s.Findings+s.Causes == 0 {
 		return 1
 	}
-	return 2 * float64(s.exact) / float64(s.findings+s.causes)
+	return 2 * float64(s.Exact) / float64(s.Findings+s.Causes)
 }
 
 // duel counts the runs in which an algorithm has a higher f1 than ours, and those in which it has a lower one.
-type duel struct{ better, worse int }
+type duel struct{ Better, Worse int }
 
 // chance is the probability that an algorithm that is better as often as it is worse is better in so many of these runs
 // or more: the exact one-sided sign test of paired runs (Conover, Practical Nonparametric Statistics, 1999, 3.4). Runs
 // in which both are alike say nothing.
-func (d duel) chance() float64 { return stats.AtLeast(d.better, d.better+d.worse, 0.5) }
+func (d duel) chance() float64 { return stats.AtLeast(d.Better, d.Better+d.Worse, 0.5) }
 
 func share(part, of int) string {
 	if of == 0 {
@@ -66,11 +66,11 @@ func grade(causes []string, found []guess) score {
 		return i >= 0
 	}
 	listed := slices.DeleteFunc(slices.Clone(found), func(g guess) bool { return g.more > 0 })
-	s.findings = len(listed)
+	s.Findings = len(listed)
 	listed = slices.DeleteFunc(listed, func(g guess) bool { return take(g.name) })
-	s.exact = s.findings - len(listed)
+	s.Exact = s.Findings - len(listed)
 	listed = slices.DeleteFunc(listed, func(g guess) bool { return slices.ContainsFunc(g.or, take) })
-	s.among = s.findings - len(listed)
+	s.Among = s.Findings - len(listed)
 	for _, g := range found {
 		if g.more == 0 {
 			continue
@@ -84,15 +84,15 @@ func grade(causes []string, found []guess) score {
 			}
 			return hit
 		})
-		s.causes -= excused
+		s.Causes -= excused
 		switch {
 		case !g.pairs:
-			s.findings += g.more - excused
+			s.Findings += g.more - excused
 		case excused == 0:
-			s.findings++ // one line, however many pairs
+			s.Findings++ // one line, however many pairs
 		}
 	}
-	s.causes += len(causes)
+	s.Causes += len(causes)
 	return s
 }
 
