@@ -66,8 +66,8 @@ func ownLabels(plan, check string) map[string]string {
 	}
 }
 
-// Annotations of an object: its check's staleAfter and retention, as Go durations, and the target's name in messages.
-// Runs that do not expect the pair age the object by them.
+// Annotations of an object: its check's staleAfter and retention, as Go durations, by which runs of other checks age
+// the object, and the target's name in messages.
 const (
 	annotationStaleAfter = "checkplan.dev/stale-after"
 	annotationRetention  = "checkplan.dev/retention"
@@ -153,7 +153,8 @@ func (id identity) spec() map[string]any {
 	return spec
 }
 
-// matches reports whether an object in the cluster has the labels, annotations and spec of a pair's object.
+// matches reports whether an object in the cluster has the labels, annotations and spec of a pair's object. Ages are
+// the annotations of its check.
 func (id identity) matches(object *unstructured.Unstructured, labels, ages map[string]string) bool {
 	spec, _, _ := unstructured.NestedMap(object.Object, "spec")
 	for field, want := range id.spec() {

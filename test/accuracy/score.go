@@ -13,7 +13,7 @@ import (
 
 // score compares findings with the causes that were injected.
 type score struct {
-	// causes that were injected and findings that were made, and how many of them agree: exactly, and also if the
+	// Causes that were injected and findings that were made, and how many of them agree: exactly, and also if the
 	// cause is one of the finding's Alternatives.
 	Causes, Findings, Exact, Among int
 }
