@@ -45,7 +45,7 @@ var algorithms = []struct {
 // observe turns a record into observations. A udp pair without late packets is two of them, one for each direction, by
 // the target's count. Every other pair is one, in both directions: which of them lost a packet is unknown.
 func observe(w *checkup.Worksheet, record *checkup.Record) *observations {
-	b := builder{w: w, first: map[place]int32{}}
+	b := builder{w: w, first: map[place]int32{}, on: map[[2]int][]int32{}}
 	arrived := map[checkup.Pair]int{}
 	for _, r := range record.Receptions {
 		arrived[r.Pair] = r.Packets
@@ -59,12 +59,13 @@ func observe(w *checkup.Worksheet, record *checkup.Record) *observations {
 			}
 		}
 		p := o.Pair
+		there, back := [2]int{p.Source, p.Target}, [2]int{p.Target, p.Source}
 		switch n := arrived[p]; {
 		case p.Transport != checkup.UDP || late > 0:
-			b.add(o.Sent, o.Sent-o.Received+late, p, [2]int{p.Source, p.Target}, [2]int{p.Target, p.Source})
+			b.add(o.Sent, o.Sent-o.Received+late, p, there, back)
 		default:
-			b.add(o.Sent, o.Sent-n, p, [2]int{p.Source, p.Target})
-			b.add(n, n-o.Received, p, [2]int{p.Target, p.Source})
+			b.add(o.Sent, o.Sent-n, p, there)
+			b.add(n, n-o.Received, p, back)
 		}
 	}
 	return &b.observations
@@ -74,7 +75,8 @@ func observe(w *checkup.Worksheet, record *checkup.Record) *observations {
 type builder struct {
 	observations
 	w     *checkup.Worksheet
-	first map[place]int32 // the first component of each place
+	first map[place]int32    // the first component of each place
+	on    map[[2]int][]int32 // the first component of each place on the way from one node to another
 }
 
 // place is where a cause may be: of one or two nodes or zones.
@@ -84,15 +86,39 @@ type place struct {
 }
 
 // variants are what a place may be narrowed to.
-var variants = []string{"", "IPv4", "IPv6", "tcp", "udp", "icmp", "payloads from 1400 bytes"}
+var variants = [...]string{"", "IPv4", "IPv6", "tcp", "udp", "icmp", "payloads from 1400 bytes"}
 
 // add adds an observation of packets of a pair on one or two ways between nodes.
 func (b *builder) add(made, bad int, p checkup.Pair, ways ...[2]int) {
 	if made == 0 {
 		return
 	}
+	var admits [len(variants)]bool
+	for i, v := range variants {
+		admits[i] = v == "" || v == string(p.Family) || v == string(p.Transport) || i == len(variants)-1 && p.Size >= 1400
+	}
 	o := observation{made: made, bad: bad}
 	at := int32(len(b.list))
+	for _, way := range ways {
+		for _, first := range b.through(way) {
+			for i, admitted := range admits {
+				c := first + int32(i)
+				if on := b.of[c]; admitted && (len(on) == 0 || on[len(on)-1] != at) { // once, if both ways lead through it
+					b.of[c] = append(on, at)
+					o.components = append(o.components, c)
+				}
+			}
+		}
+	}
+	b.list = append(b.list, o)
+}
+
+// through returns the first component of each place on the way from one node to another.
+func (b *builder) through(way [2]int) []int32 {
+	if known := b.on[way]; known != nil {
+		return known
+	}
+	var places []int32
 	through := func(cause checkup.FindingCause, x, y string) {
 		key := place{cause, x, y}
 		first, ok := b.first[key]
@@ -104,36 +130,28 @@ func (b *builder) add(made, bad int, p checkup.Pair, ways ...[2]int) {
 				b.of = append(b.of, nil)
 			}
 		}
-		for i, v := range variants {
-			c := first + int32(i)
-			admits := v == "" || v == string(p.Family) || v == string(p.Transport) || i == len(variants)-1 && p.Size >= 1400
-			if on := b.of[c]; admits && (len(on) == 0 || on[len(on)-1] != at) { // once, if both ways lead through it
-				b.of[c] = append(on, at)
-				o.components = append(o.components, c)
-			}
-		}
+		places = append(places, first)
 	}
+	from, to := b.w.Sources[way[0]], b.w.Sources[way[1]]
 	through(checkup.CauseNetwork, "", "")
-	for _, way := range ways {
-		from, to := b.w.Sources[way[0]], b.w.Sources[way[1]]
-		through(checkup.CauseNode, to.Node, "") // before the directions, because ties go to the first
-		through(checkup.CauseNode, from.Node, "")
-		through(checkup.CauseNodeIngress, to.Node, "")
-		through(checkup.CauseNodeEgress, from.Node, "")
-		through(checkup.CausePair, from.Node, to.Node)
-		through(checkup.CauseZones, from.Zone, to.Zone)
-		if a, b := rackOf(from), rackOf(to); a != "" {
-			through(checkup.CauseGroups, a, b)
-			if a != b {
-				for _, rack := range []string{a, b} {
-					through(checkup.CauseNodes, rack, "")
-				}
-				through(checkup.CauseNodesIngress, b, "")
-				through(checkup.CauseNodesEgress, a, "")
+	through(checkup.CauseNode, to.Node, "") // before the directions, because ties go to the first
+	through(checkup.CauseNode, from.Node, "")
+	through(checkup.CauseNodeIngress, to.Node, "")
+	through(checkup.CauseNodeEgress, from.Node, "")
+	through(checkup.CausePair, from.Node, to.Node)
+	through(checkup.CauseZones, from.Zone, to.Zone)
+	if a, b := rackOf(from), rackOf(to); a != "" {
+		through(checkup.CauseGroups, a, b)
+		if a != b {
+			for _, rack := range []string{a, b} {
+				through(checkup.CauseNodes, rack, "")
 			}
+			through(checkup.CauseNodesIngress, b, "")
+			through(checkup.CauseNodesEgress, a, "")
 		}
 	}
-	b.list = append(b.list, o)
+	b.on[way] = places
+	return places
 }
 
 // rackOf names the rack of a node as findings do; empty if the plan names no label.

@@ -2,7 +2,10 @@
 
 package main
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // The parameters of flock: the probability with which a packet is lost on a way without a cause, the same with a cause,
 // of which there are several grades, and the logarithm of the odds of a component being a cause. As in the paper, they
@@ -34,20 +37,33 @@ func flock(o *observations) []guess {
 			f.likelihood[i*f.grades+g] = float64(o.list[i].bad)*lost + float64(o.list[i].made-o.list[i].bad)*came
 		}
 	}
-	f.gain = make([]float64, len(o.names)*f.grades)
+	f.gain, f.flipped = make([]float64, len(o.names)*f.grades), make([]int, len(o.names))
 	for i := range o.list {
 		f.count(int32(i), 1)
 	}
+	// A component that lost nothing is never a cause: its gain is below 0.
+	var suspects []int32
+	for c, on := range o.of {
+		if slices.ContainsFunc(on, func(i int32) bool { return o.list[i].bad > 0 }) {
+			suspects = append(suspects, int32(c))
+		}
+	}
 	for {
 		best, most := cause{}, 1e-9
-		for k, g := range f.gain {
-			if c := (cause{int32(k / f.grades), k % f.grades}); c.grade > 0 && g+prior > most {
-				best, most = c, g+prior
+		for _, c := range suspects {
+			for g := 1; g < f.grades; g++ {
+				if gain := f.gain[int(c)*f.grades+g] + prior; gain > most {
+					best, most = cause{component: c, grade: g}, gain
+				}
 			}
 		}
 		drop := -1
-		for k, c := range f.causes {
-			if g := f.without(c) - prior; g > most {
+		for k := range f.causes {
+			c := &f.causes[k]
+			if c.computed < f.flipped[c.component] {
+				c.dropped, c.computed = f.without(*c), f.flips
+			}
+			if g := c.dropped - prior; g > most {
 				drop, most = k, g
 			}
 		}
@@ -74,10 +90,13 @@ func flock(o *observations) []guess {
 	}
 }
 
-// cause is a component that loses packets with a probability of a grade, counted from 1.
+// cause is a component that loses packets with a probability of a grade, counted from 1. dropped is what the likelihood
+// would gain without the cause; computed is the number of flips before dropped was computed.
 type cause struct {
 	component int32
 	grade     int
+	dropped   float64
+	computed  int
 }
 
 // flocking is the state of the search.
@@ -89,6 +108,8 @@ type flocking struct {
 	level      []int     // the highest grade of these
 	gain       []float64 // of each component by grade
 	causes     []cause
+	flips      int   // causes that were added or dropped
+	flipped    []int // by component: the last flip of a component with which it shares an observation
 }
 
 // count adds what an observation contributes to the gains of its components, or takes it off with a sign of -1.
@@ -124,7 +145,11 @@ func (f *flocking) without(c cause) float64 {
 
 // flip adds a cause, or drops it with a sign of -1.
 func (f *flocking) flip(c cause, sign int16) {
+	f.flips++
 	for _, i := range f.of[c.component] {
+		for _, shared := range f.list[i].components {
+			f.flipped[shared] = f.flips
+		}
 		f.at[int(i)*f.grades+c.grade] += sign
 		level := f.level[i]
 		switch {

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,7 @@ func main() {
 	case *cost:
 		err = costs(settings, *seeds)
 	default:
+		debug.SetGCPercent(400) // a worker has at most 250 MB: time matters more
 		var k *kept
 		if *file != "" {
 			k, err = keep(*file)

@@ -101,7 +101,7 @@ type noise struct {
 	heavy bool
 }
 
-// noises lists every noise; the first is none.
+// noises lists every noise; the first is no noise.
 var noises = []noise{
 	{name: "none"}, {name: "0.01%", loss: 0.0001}, {name: "0.1%", loss: 0.001}, {name: "0.5%", loss: 0.005},
 	{name: "tail", heavy: true},
