@@ -110,6 +110,9 @@ func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error)
 			HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(HealthPort)},
 		},
 		PeriodSeconds: 1,
+		// A responder on a busy node answers late. With Kubernetes' defaults, 1 s three times in a row makes it not ready:
+		// the endpoints of canaries would change while they are measured.
+		TimeoutSeconds: 5, FailureThreshold: 6,
 	}
 	if w.Targets[target].Ends {
 		c.Args = append(c.Args, "--linger", endTime.String())
