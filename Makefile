@@ -238,11 +238,14 @@ e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: Kub
 
 .PHONY: e2e-vms
 e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then real KubeVirt and Multus
-	go test -tags e2e -count 1 -run RealGuests -v ./pkg/console
-	trap '$(SANDBOX) --state $(VMS) down' EXIT; \
+	@# Guests in QEMU alone need no cluster: they run while one starts.
+	go test -tags e2e -count 1 -run RealGuests -v ./pkg/console > bin/real-guests.log 2>&1 & guests=$$!; \
+	trap 'kill $$guests 2> /dev/null || true; $(SANDBOX) --state $(VMS) down' EXIT; \
 	$(SANDBOX) --state $(VMS) up --worker-names node01,node02 --with multus,kubevirt; \
 	$(SANDBOX) --state $(VMS) load dist/images.tar dist/guest.tar; \
-	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel 3 -run '^TestVM' -v ./test/e2e
+	failed=0; wait $$guests || failed=1; cat bin/real-guests.log; \
+	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel 3 -run '^TestVM' -v ./test/e2e || failed=1; \
+	test $$failed = 0
 
 # Tests on another kernel than this machine's, in a virtual machine with Debian's: it has IPVS, which many machines do
 # not. A test that is skipped there is a failure. No part of e2e, because of its time.
