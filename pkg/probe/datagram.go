@@ -145,10 +145,8 @@ func (d *datagrams) measure(ctx context.Context, s *Session) checkup.Observation
 		}
 		f := &flow{socket: sock, highest: -1}
 		if d.m.Pair.Transport == checkup.UDP {
-			_ = sock.raw.Control(func(fd uintptr) { // fails only when closed
-				own := nameOf(int(fd))
-				f.port, f.own = int(own.Port()), own.Addr()
-			})
+			own := sock.name()
+			f.port, f.own = int(own.Port()), own.Addr()
 		}
 		c.flows = append(c.flows, f)
 	}

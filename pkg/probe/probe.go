@@ -51,6 +51,8 @@ type Measurement struct {
 	// see checkup.Again; empty if any port will do, and if all must be measured.
 	Ports []int
 	Stops checkup.Stops
+	// Avoid are source ports that udp must not use where Ports leaves the choice; those that it uses are added. nil: none.
+	Avoid map[int]bool
 	// Witness says that the target is a Responder, and must report the source address that it sees.
 	Witness bool
 	// Identify says that the target is a Responder, or a Service over several, and that each must report its own address.

@@ -89,6 +89,12 @@ func openSocket(address netip.AddrPort, port, protocol, size int) (*socket, erro
 	return s, nil
 }
 
+// name returns the source address and port; the zero value if the socket has none.
+func (s *socket) name() (name netip.AddrPort) {
+	_ = s.raw.Control(func(fd uintptr) { name = nameOf(int(fd)) }) // fails only when closed
+	return name
+}
+
 // nameOf returns the source address and port of a TCP or UDP socket; the zero value if it has none.
 func nameOf(fd int) netip.AddrPort {
 	switch a, _ := unix.Getsockname(fd); a := a.(type) {

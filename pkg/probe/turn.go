@@ -24,10 +24,13 @@ func acrossTurn(
 	if m.Pair.Transport == checkup.UDP {
 		used = map[int]bool{}
 	}
+	m.Avoid = used
 	fresh := m
 	fresh.Probe.Count = 1
 	kept := fresh
-	kept.Ports = newPorts(m, used, 1)
+	if port := newPort(m); port > 0 {
+		kept.Ports = []int{port}
+	}
 	keep := m.Keep && len(kept.Ports) > 0
 	first := answererOf(measure(ctx, kept, s))
 	begun()
@@ -41,7 +44,6 @@ func acrossTurn(
 			}
 		default:
 		}
-		fresh.Ports = newPorts(m, used, 1)
 		now := answererOf(measure(ctx, fresh, s))
 		switch {
 		case first == "":
@@ -63,8 +65,8 @@ func acrossTurn(
 	if ctx.Err() != nil {
 		return cutShort(m)
 	}
-	if m.Ports = kept.Ports; !keep {
-		m.Ports = newPorts(m, used, m.Probe.Count)
+	if keep {
+		m.Ports = kept.Ports
 	}
 	o := measure(ctx, m, s)
 	o.Unturned = !turned
@@ -88,7 +90,7 @@ func afterIdle(ctx context.Context, m Measurement, s *Session, measure Func) che
 	return o
 }
 
-// answererOf is the address of the responder that answered all of a pair; empty if that were none or several.
+// answererOf is the address of the responder that answered all of a pair; empty if none did, or several.
 func answererOf(o checkup.Observation) string {
 	if len(o.Answerers) != 1 {
 		return ""
@@ -96,28 +98,36 @@ func answererOf(o checkup.Observation) string {
 	return o.Answerers[0].Address
 }
 
-// newPorts returns n source ports of datagrams to the measurement's target that are not among the used ones, and adds
-// them: the kernel of the node may remember for half a minute where a used one led. It returns nil, and the kernel then
-// chooses, if used is nil, or on an error, which measuring meets, too.
-func newPorts(m Measurement, used map[int]bool, n int) []int {
-	if used == nil {
-		return nil
+// newPort returns a source port of datagrams to the measurement's target that is not among those to avoid, and adds it
+// to them. It returns 0, and the kernel then chooses, if there are none to avoid, or on an error, which measuring
+// meets, too.
+func newPort(m Measurement) int {
+	if m.Avoid == nil {
+		return 0
 	}
-	var ports []int
-	for tries := 0; len(ports) < n; tries++ {
-		if tries == 100*n {
-			return nil
-		}
-		sock, err := openSocket(m.Address, 0, syscall.IPPROTO_UDP, 1)
+	sock, err := openFresh(m, 1)
+	if err != nil {
+		return 0
+	}
+	defer sock.close()
+	return int(sock.name().Port())
+}
+
+// openFresh opens a socket of datagrams to the measurement's target. Its source port, which the kernel chooses, is not
+// among those to avoid, and is added to them: the kernel of the node may remember for half a minute where a used one
+// led. It is not chosen before it is opened, because another process of the node may take it in between.
+func openFresh(m Measurement, buffer int) (*socket, error) {
+	for range 100 {
+		sock, err := openSocket(m.Address, 0, syscall.IPPROTO_UDP, buffer)
 		if err != nil {
-			return nil
+			return nil, err
 		}
-		port := 0
-		_ = sock.raw.Control(func(fd uintptr) { port = int(nameOf(int(fd)).Port()) }) // fails only when closed
+		port := int(sock.name().Port())
+		if !m.Avoid[port] {
+			m.Avoid[port] = true
+			return sock, nil
+		}
 		sock.close()
-		if !used[port] {
-			used[port], ports = true, append(ports, port)
-		}
 	}
-	return ports
+	return nil, syscall.EADDRINUSE
 }

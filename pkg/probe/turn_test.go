@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -61,15 +62,22 @@ func TestAcrossTurn(t *testing.T) {
 				measure := func(_ context.Context, m Measurement, _ *Session) checkup.Observation {
 					now := time.Since(start)
 					o := checkup.Observation{Pair: m.Pair, Sent: m.Probe.Count}
-					if want := map[bool]int{false: m.Probe.Count, true: 1}[tt.keep]; len(m.Ports) != want {
-						t.Errorf("%d measurements from %d source ports, want %d", m.Probe.Count, len(m.Ports), want)
+					ports := m.Ports
+					if len(ports) == 0 { // as udp does
+						for range m.Probe.Count {
+							ports = append(ports, newPort(m))
+						}
+					}
+					if m.Avoid == nil || m.Probe.Count > 1 && (len(m.Ports) == 1) != tt.keep {
+						t.Errorf("%d measurements from the ports %d, without %d: want the kept port, or only new ones",
+							m.Probe.Count, m.Ports, len(m.Avoid))
 					}
 					by := map[string]int{}
 					for i := range m.Probe.Count {
 						if now < tt.begins {
 							break
 						}
-						port := m.Ports[i%len(m.Ports)]
+						port := ports[i%len(ports)]
 						to, known := remembered[port]
 						switch {
 						case !known && now < tt.turns, known && to == "a" && now < tt.follows:
@@ -102,6 +110,40 @@ func TestAcrossTurn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAvoid: each datagram to a Service has a new source port: none that a datagram before it had, and not that of newPort.
+func TestAvoid(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
+		from := map[netip.AddrPort]int{}
+		var mu sync.Mutex
+		m := Measurement{
+			Pair: pairOf(checkup.UDP, family, checkup.MinIdentifySize), Identify: true,
+			Probe: checkup.Probe{Count: 60, Timeout: patience}, Avoid: map[int]bool{},
+			Address: listenDatagrams(t, family, func(conn *net.UDPConn, b []byte, at netip.AddrPort) {
+				mu.Lock()
+				defer mu.Unlock()
+				from[at]++
+				conn.WriteToUDPAddrPort(answerTo(b), at)
+			}),
+		}
+		chosen := newPort(m)
+		for range 2 {
+			if o := udp(t.Context(), m, session()); o.Sent != 60 || o.Unmeasured != nil {
+				t.Errorf("%d of 60 measurements were made: %v", o.Sent, o.Unmeasured)
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(from) != 120 || len(m.Avoid) != 121 || !m.Avoid[chosen] {
+			t.Errorf("%d source ports, and %d to avoid; want 120, and one more", len(from), len(m.Avoid))
+		}
+		for at, packets := range from {
+			if packets != 1 || !m.Avoid[int(at.Port())] || int(at.Port()) == chosen {
+				t.Errorf("%d packets came from port %d", packets, at.Port())
+			}
+		}
+	})
 }
 
 // TestNoTimeForTurn: a pair is unmeasured if the agent's time ends before the turn, whether or not it reported a pair.

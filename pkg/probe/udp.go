@@ -39,6 +39,9 @@ func overUDP(m Measurement, nonce uint64) datagrams {
 	return datagrams{
 		m: m,
 		open: func(port int) (*socket, error) {
+			if port == 0 && m.Avoid != nil {
+				return openFresh(m, m.Pair.Size+1)
+			}
 			return openSocket(m.Address, port, syscall.IPPROTO_UDP, m.Pair.Size+1)
 		},
 		flows:  flows,
