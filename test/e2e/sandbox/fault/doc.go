@@ -65,6 +65,11 @@
 //
 //	--flows 1/8               of TCP and UDP, the flows in the first of eight buckets
 //
+//	--for 2s                  of drop, loss and mtu, only during the first two seconds
+//
+// --for is a blip. On each node it begins when the rules are loaded, and the kernel ends it. List has the fault until
+// clear.
+//
 // --flows is one dead path of several parallel ones: a flow is affected wholly, or not at
 // all. The kernel's symmetric hash of addresses, protocol and ports selects its bucket
 // (nftables' symhash): a flow and its answers are in the same one, on every node, until

@@ -84,6 +84,8 @@ const (
 	maxMTU = 65535
 	// maxDelay exceeds the timeout of every probe. A longer delay would only fill queues.
 	maxDelay = time.Minute
+	// maxFor exceeds every test.
+	maxFor = time.Hour
 	// maxBuckets is the greatest number of buckets of flows.
 	maxBuckets = 256
 )
@@ -114,6 +116,10 @@ type Fault struct {
 	// Flows of Buckets: only flows of TCP and UDP that fall into the first Flows of so many buckets, by
 	// a hash of addresses, protocol and ports. At least one and not all; both 0: every packet.
 	Flows, Buckets int
+
+	// For is how long Drop, Loss and MTU act, whole milliseconds up to an hour; 0: until the fault is cleared. It begins
+	// on each node when its rules are loaded. The kernel ends it, so that it is as long on a busy machine.
+	For time.Duration
 
 	// Stale: a UDP port of a Service, and of the endpoint with which its flows stay, each as IP:PORT. Otherwise empty.
 	Service, Endpoint string
@@ -151,6 +157,8 @@ WHICH (default: all packets)
   --family ipv4|ipv6
   --protocol tcp|udp|icmp             icmp is ICMPv6 in IPv6
   --dport PORT, --sport PORT          of TCP and UDP
+  --for D                             of drop, loss and mtu: only during the first D, for
+                                      example 2s (1ms to 1h); list has it until clear
   --flows K/N                         of TCP and UDP: the flows in the first K of N
                                       buckets, by a hash of addresses and ports; a
                                       flow and its answers are in the same bucket
@@ -221,6 +229,13 @@ func Parse(args []string) (Fault, error) {
 		if err != nil || f.Delay < time.Microsecond || f.Delay > maxDelay || f.Delay%time.Microsecond != 0 {
 			f.Delay = time.Microsecond
 			return errors.New("want a duration such as 30ms, in whole microseconds, 1us to 1m")
+		}
+		return nil
+	})
+	given("for", func(s string) (err error) {
+		if f.For, err = time.ParseDuration(s); err != nil || !validFor(f.For) {
+			f.For = 0
+			return errFor
 		}
 		return nil
 	})
@@ -308,6 +323,9 @@ func (f Fault) Validate() error {
 	if f.Delay != 0 && (f.Delay < time.Microsecond || f.Delay > maxDelay || f.Delay%time.Microsecond != 0) {
 		bad("delay of %v: want whole microseconds, up to %v", f.Delay, maxDelay)
 	}
+	if f.For != 0 && !validFor(f.For) {
+		bad("for %v: %w", f.For, errFor)
+	}
 	if f.Flows != 0 || f.Buckets != 0 {
 		if err := validFlows(f.Flows, f.Buckets); err != nil {
 			bad("flows %d/%d: %w", f.Flows, f.Buckets, err)
@@ -394,6 +412,9 @@ func (f Fault) conflicts() []error {
 			bad("--service and --endpoint have different IP families")
 		}
 	}
+	if f.For != 0 && f.Kind != Drop && f.Kind != Loss && f.Kind != MTU {
+		bad("--for is a flag of drop, loss and mtu, not of %s", f.Kind)
+	}
 	if f.Direction != Both && f.Node == "" {
 		bad("--direction needs --node")
 	}
@@ -451,6 +472,9 @@ func (f Fault) String() string {
 	}
 	if f.Delay != 0 {
 		add("by", f.Delay.String())
+	}
+	if f.For != 0 {
+		add("for", f.For.String())
 	}
 	add("node", f.Node)
 	add("direction", string(f.Direction))
@@ -562,6 +586,13 @@ func validFlows(flows, buckets int) error {
 }
 
 var errFlows = fmt.Errorf("want K/N, with K from 1 to N-1 and N up to %d", maxBuckets)
+
+// errFor says which durations validFor accepts.
+var errFor = errors.New("want a duration such as 2s, in whole milliseconds, 1ms to 1h")
+
+func validFor(d time.Duration) bool {
+	return d >= time.Millisecond && d <= maxFor && d%time.Millisecond == 0
+}
 
 var errPercent = errors.New("want a percentage with at most two decimals, 0.01 to 100")
 

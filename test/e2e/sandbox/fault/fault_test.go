@@ -287,7 +287,7 @@ func TestFaultsAreComplete(t *testing.T) {
 		Network: "n", Src: Hosts, Dst: Any, Percent: 1, MaxBytes: 68, Delay: 1,
 		Node: "n", Direction: Egress, From: "n", To: "n",
 		Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1, Flows: 1, Buckets: 2,
-		Service: "192.0.2.1:53", Endpoint: "192.0.2.2:53",
+		Service: "192.0.2.1:53", Endpoint: "192.0.2.2:53", For: time.Second,
 	}
 	for _, word := range append(strings.Fields(full.String()), "drop ", "loss ", "mtu ", "delay ", "snat ", "stale ") {
 		for name, text := range map[string]string{"doc.go": string(doc), "Usage": Usage} {
@@ -313,6 +313,8 @@ func TestRules(t *testing.T) {
 	}
 	// Packets of snat arrive: TestFaults of the module has a run with it.
 	cases["snat"], cases["snat_ipv4_tcp"] = "snat --node w1", "snat --node w2 --family ipv4 --protocol tcp"
+	// TestFor sends packets.
+	cases["drop_for"], cases["network_loss_for"] = "drop --for 2s", "loss --percent 50 --for 1500ms --network br10 --node w1"
 	cases["stale"] = staleOf(IPv4)
 	cases["stale_ipv6"] = staleOf(IPv6)
 	var want []string
@@ -401,6 +403,8 @@ func TestParsePrints(t *testing.T) {
 		{"drop --dst FD00:0::1", Fault{Kind: Drop, Dst: "fd00::1"}},
 		{"mtu --max-bytes 1400", Fault{Kind: MTU, MaxBytes: 1400}},
 		{"drop --flows 1/8", Fault{Kind: Drop, Flows: 1, Buckets: 8}},
+		{"drop --for 2s", Fault{Kind: Drop, For: 2 * time.Second}},
+		{"mtu --max-bytes 1400 --for 1.5s --node w1", Fault{Kind: MTU, MaxBytes: 1400, Node: "w1", For: 1500 * time.Millisecond}},
 		{"loss --percent 50 --flows 255/256 --dport 80", Fault{Kind: Loss, Percent: 5000, DstPort: 80, Flows: 255, Buckets: 256}},
 		{"stale --endpoint [FD00::1]:053 --service [fd00:96::0:a]:53 --node w1",
 			Fault{Kind: Stale, Node: "w1", Service: "[fd00:96::a]:53", Endpoint: "[fd00::1]:53"}},
@@ -459,6 +463,9 @@ func TestParseRefuses(t *testing.T) {
 		{"delay --by 30", `fault delay: --by "30": want a duration such as 30ms, in whole microseconds, 1us to 1m`},
 		{"delay --by 61s", `fault delay: --by "61s": want a duration such as 30ms, in whole microseconds, 1us to 1m`},
 		{"delay --by 1500ns", `fault delay: --by "1500ns": want a duration such as 30ms, in whole microseconds, 1us to 1m`},
+		{"drop --for 2", `fault drop: --for "2": want a duration such as 2s, in whole milliseconds, 1ms to 1h`},
+		{"drop --for 1500us", `fault drop: --for "1500us": want a duration such as 2s, in whole milliseconds, 1ms to 1h`},
+		{"delay --by 3ms --for 2s", "fault delay: --for is a flag of drop, loss and mtu, not of delay"},
 		{"drop --direction ingress", "fault drop: --direction needs --node"},
 		{"drop --node w1 --direction up", `fault drop: --direction "up": want one of ingress, egress`},
 		{"drop --node w1 --from w2 --to w3", "fault drop: --node excludes --from and --to"},
@@ -522,6 +529,7 @@ func TestValidateRefuses(t *testing.T) {
 		{Fault{Kind: Delay, Delay: time.Hour}, "fault delay: delay of 1h0m0s: want whole microseconds, up to 1m0s"},
 		{Fault{Kind: Stale, Node: "a", Service: "10.96.0.10:053", Endpoint: "10.0.0.3:53"},
 			`fault stale: address "10.96.0.10:053": want IP:PORT, such as 10.96.0.10:53 or [fd00:96::a]:53`},
+		{Fault{Kind: Drop, For: -time.Second}, "fault drop: for -1s: want a duration such as 2s, in whole milliseconds, 1ms to 1h"},
 		{Fault{Kind: Drop, Node: "a b"}, `fault drop: "a b" is not a node name`},
 		{Fault{Kind: Drop, Node: "a", Direction: "x"}, `fault drop: direction "x": want one of ingress, egress`},
 		{Fault{Kind: Drop, Src: "fd00:0::1", Dst: "pods"},

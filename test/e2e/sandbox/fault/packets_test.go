@@ -257,6 +257,33 @@ func TestLossRate(t *testing.T) {
 	})
 }
 
+// A fault with --for ends by itself: it is still in the list, but affects no packet.
+func TestFor(t *testing.T) {
+	onEach(t, func(t *testing.T, b *testbed) {
+		tr := b.openTraffic(t)
+		packets := burst(100, "w1", "w2")
+		for lasts, lost := range map[string]int{"1h": len(packets), "1ms": 0} {
+			dir := t.TempDir()
+			id, err := Add(t.Context(), dir, b.places(), b.parse(t, "drop --for "+lasts))
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			o := tr.exchange(t, packets, func() int { return b.counted(t, id) })
+			if n := len(packets) - len(o.arrived); n != lost {
+				t.Errorf("--for %s: %d of %d packets were lost, want %d", lasts, n, len(packets), lost)
+			}
+			if records, err := List(dir); err != nil || len(records) != 1 || records[0].Status != Active {
+				t.Errorf("List returned %+v, %v; want the active fault", records, err)
+			}
+			if _, err := Clear(t.Context(), dir, b.places()); err != nil {
+				t.Fatal(err)
+			}
+			b.assertClean(t, dir)
+		}
+	})
+}
+
 // A fault of flows affects a flow wholly or not at all, in both directions, on whichever node it acts. It affects about
 // as many as it must: of 600 flows, an eighth is 75. The limit is seven times the standard deviation of 8: a correct
 // implementation fails once in 10^11 runs. It never affects ICMP.

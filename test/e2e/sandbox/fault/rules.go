@@ -464,6 +464,9 @@ func matches(f Fault, family Family) []string {
 func verdict(f Fault, via Via) []string {
 	var words []string
 	add := func(format string, a ...any) { words = append(words, fmt.Sprintf(format, a...)) }
+	if f.For != 0 {
+		add("meta protocol @active")
+	}
 	switch f.Kind {
 	case Drop:
 		add("counter drop")
@@ -501,6 +504,10 @@ func table(family, id string, f Fault, rules map[string][]string, via Via) strin
 	fmt.Fprintf(&b, "table %s {\n", name)
 	if via == Queue {
 		b.WriteString("\tchain hold {\n\t}\n\n")
+	}
+	if f.For != 0 { // every protocol, until the kernel removes it
+		fmt.Fprintf(&b, "\tset active {\n\t\ttype ether_type\n\t\tflags timeout\n\t\ttimeout %dms\n"+
+			"\t\telements = { ip, ip6, arp }\n\t}\n\n", f.For.Milliseconds())
 	}
 	for i, hook := range slices.Sorted(maps.Keys(rules)) {
 		priority := -300
