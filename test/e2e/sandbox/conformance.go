@@ -209,9 +209,14 @@ func (c *cluster) runConformance(ctx context.Context, dir string, list []notRun)
 		"--report-dir="+dir, "--report-prefix="+name+"_")
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "ginkgo"), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
+	// Its processes have a group of their own: none of them may stay, in whatever way it ends.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = time.Minute
 	failed := cmd.Run() // also because a test failed
+	if cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails if all have ended
+	}
 	if ctx.Err() != nil {
 		return run, ctx.Err()
 	}

@@ -31,7 +31,8 @@ var conformanceSource embed.FS
 
 // agnhostPackages are the Debian packages with the programs that tests run in pods of agnhost: what its own image has
 // from Alpine, without bash and iperf. Debian's busybox is no shell for them: it runs its own nc instead of any other.
-var agnhostPackages = []string{"bind9-dnsutils", "busybox-static", "curl", "dash", "iproute2", "netcat-openbsd"}
+// Its wget crashes with -T, which the tests use, hence GNU's.
+var agnhostPackages = []string{"bind9-dnsutils", "busybox-static", "curl", "dash", "iproute2", "netcat-openbsd", "wget"}
 
 // agnhostRepository is the name of the image in Kubernetes' tests, without its tag.
 const agnhostRepository = "registry.k8s.io/e2e-test-images/agnhost"
@@ -161,6 +162,7 @@ func agnhostRoot(ctx context.Context, root, agnhost, source string) error {
 		"etc/passwd":        "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
 		"etc/group":         "root:x:0:\nnogroup:x:65534:\n",
 		"etc/nsswitch.conf": "hosts: files dns\n",
+		"etc/wgetrc":        "tries = 1\n", // as busybox's; by default 20
 	} {
 		if err := writeFile(filepath.Join(root, path), []byte(content), 0o644); err != nil {
 			return err
