@@ -91,7 +91,8 @@ func run(ctx context.Context, stderr io.Writer, args []string, on node) error {
 	mode := flags.String("mode", string(dataplane.NFTables), "how rules are written: nftables (runs nft), iptables (runs iptables-restore and -save), "+
 		"ipvs (the kernel's IPVS, and runs nft), or userspace: no rules, the program takes the connections itself")
 	podCIDRs := flags.StringSlice("pod-cidr", nil,
-		"prefix of the addresses of pods: one of IPv4, one of IPv6; connections from elsewhere to cluster IPs get the node's address as their source")
+		"prefix of the addresses of pods: one of IPv4, one of IPv6; connections from elsewhere to cluster IPs get the node's address as their source; "+
+			"in the mode userspace, of the node's own pods")
 	podInterface := flags.String("pod-interface", "", `instead of --pod-cidr: name of the interface from which packets of pods come, `+
 		`or the beginning of the names and *`)
 	masqueradeAll := flags.Bool("masquerade-all", false, "all connections to cluster IPs get the node's address as their source")

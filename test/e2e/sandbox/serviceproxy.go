@@ -112,6 +112,10 @@ func (d dirs) proxyComponents(p plan, n nodePlan, proxy string) []component {
 		return []component{d.kubeProxy(n, proxy)}
 	}
 	const socket = "unix:///run/node-state.sock"
+	pods := p.PodNets
+	if proxy == "userspace" { // with those of all nodes, pods of other nodes would pass the policy Local, too
+		pods = n.PodCIDRs
+	}
 	return []component{
 		{"node-state", []string{
 			"--node-name=" + n.Name,
@@ -123,7 +127,7 @@ func (d dirs) proxyComponents(p plan, n nodePlan, proxy string) []component {
 		{"service-proxy", []string{
 			"--mode=" + proxy,
 			"--target=" + socket,
-			"--pod-cidr=" + joined(p.PodNets),
+			"--pod-cidr=" + joined(pods),
 			"--http-listen=" + netip.AddrPortFrom(loopback(p.Family), 10256).String(),
 		}},
 	}
