@@ -28,9 +28,7 @@ func TestNoise(t *testing.T) {
 	c := start(t, "run", plans, "--plan", "noise", "--output", "json")
 	uid := string(pipelineRun(t, c.started(t)).UID)
 	eventually(t, 2*time.Minute, func() error { return controlled(t, uid) })
-	blip := strings.Fields(sandbox(t, "fault", "add", "drop"))[0]
-	time.Sleep(2 * time.Second)
-	sandbox(t, "fault", "clear", blip)
+	fault(t, "drop", "--for", "2s")
 	if code := c.wait(t); code != 0 {
 		t.Errorf("exit code %d, want 0: %s", code, c.stderr.String())
 	}

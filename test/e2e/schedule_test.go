@@ -80,7 +80,7 @@ func TestSchedule(t *testing.T) {
 	}
 
 	triggered := planner("schedule", "trigger", plan)
-	eventually(t, time.Minute, func() error { return exists(t, triggered) })
+	eventually(t, 3*time.Minute, func() error { return exists(t, triggered) })
 	time.Sleep(time.Second) // a Job has the second of its trigger in its name
 	refused := planner("schedule", "trigger", plan)
 	if log := logOfJob(t, refused); !strings.Contains(log, "is not started: run "+triggered) {
@@ -188,7 +188,7 @@ func announced(t *testing.T, plan string, want ...history.Reason) error {
 func logOfJob(t *testing.T, name string) string {
 	t.Helper()
 	c := cluster(t)
-	eventually(t, time.Minute, func() error {
+	eventually(t, 3*time.Minute, func() error {
 		job, err := c.Kube.BatchV1().Jobs(c.Namespace).Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && job.Status.Succeeded == 0 {
 			err = fmt.Errorf("job %s has not succeeded: %+v", name, job.Status.Conditions)

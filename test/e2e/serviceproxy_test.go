@@ -96,7 +96,7 @@ func TestServiceProxyFaults(t *testing.T) {
 			if pid := component(t, node, "service-proxy"); pid != proxies[node] {
 				t.Errorf("%s: service-proxy is process %d, and was %d", node, pid, proxies[node])
 			}
-			// The whole state of the new instance, and that of each change since: heartbeats are none.
+			// The whole state of the new instance, and that of each change since: heartbeats are no changes.
 			if got := metric(t, node, serviceProxyPort, "checkplan_service_proxy_states_total") - states[node]; got < 1 || got > 10 {
 				t.Errorf("%s: %g states since the server was killed, want few", node, got)
 			}

@@ -524,6 +524,7 @@ func bridgeNetwork(name string) *unstructured.Unstructured {
 
 // In whatever way a run is cancelled, its VMs and their pods are deleted within a minute.
 func TestVMCancel(t *testing.T) {
+	t.Parallel()
 	cancelled := map[string]func(t *testing.T, c *command, run string){
 		"Ctrl-C": func(t *testing.T, c *command, _ string) {
 			if err := c.Process.Signal(syscall.SIGINT); err != nil {
@@ -542,12 +543,12 @@ func TestVMCancel(t *testing.T) {
 				name := c.started(t)
 				uid := string(pipelineRun(t, name).UID)
 				if when == "boot" {
-					eventually(t, time.Minute, func() error { return vmsExist(t, uid, 2, "") })
+					eventually(t, 2*time.Minute, func() error { return vmsExist(t, uid, 2, "") })
 				} else {
 					measuring(t, name, uid)
 				}
 				cancelled[how](t, c, name)
-				eventually(t, time.Minute, func() error { return remains(t, "") })
+				eventually(t, time.Minute, func() error { return remains(t, uid) })
 				if code := c.wait(t); code != 1 {
 					t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
 				}
