@@ -301,7 +301,7 @@ func (w *Worksheet) IsService(target int) bool {
 	return target >= 0 && target < len(w.Targets) && w.Targets[target].OfService != ""
 }
 
-// ServiceOf returns the Service of the worksheet that a target is; false if it is none.
+// ServiceOf returns the Service of the worksheet that a target is; false if the target is no Service.
 func (w *Worksheet) ServiceOf(target int) (ServiceFixture, bool) {
 	if !w.IsService(target) {
 		return ServiceFixture{}, false

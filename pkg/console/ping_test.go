@@ -152,7 +152,7 @@ func TestPromptOf(t *testing.T) {
 		"":          noPrompt,
 		"Booting\n": noPrompt,
 		"Debian GNU/Linux 12 vm ttyS0\n\nvm login: ": loginPrompt,
-		"Last login: ":                      passwordPrompt, // what follows says that it is none
+		"Last login: ":                      passwordPrompt, // what follows says that it is no prompt
 		"Last login: Mon Jan 1 on ttyS0\n":  noPrompt,
 		"Password: ":                        passwordPrompt,
 		"Passwort: ":                        passwordPrompt,

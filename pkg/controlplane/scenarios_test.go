@@ -348,7 +348,7 @@ probe.count: 0: want 1 or more
 interval: 0s: want more than 0s
 ipFamilies: "IPv5": want one of ["IPv4" "IPv6"]`},
 		{"a role that there is not", planOf(pairs("kube-apiserver > nothing")), known, `check "api": unknown role "nothing"`},
-		{"a host that is none", planOf(withRole("db", ComponentRole{Hosts: []string{"db", ":5432"}}), pairs("kube-apiserver > db")), known,
+		{"an invalid host", planOf(withRole("db", ComponentRole{Hosts: []string{"db", ":5432"}}), pairs("kube-apiserver > db")), known,
 			`check "api": roles.db.hosts: "db" is not host:port
 roles.db.hosts: ":5432" is not host:port`},
 		{"a selector that selects everything", planOf(withRole("all", ComponentRole{Pods: &ComponentPods{Namespace: "kube-system", Port: 1}}), pairs("all > etcd", "all > kube-apiserver")), known,

@@ -363,7 +363,7 @@ func TestSurveyUnseen(t *testing.T) {
 			`configmap kube-system/kubeadm-config: configmap kube-system/kubeadm-config: ClusterConfiguration: controlPlaneEndpoint: "api.example.com:https" is not host:port`,
 			`configmap kube-public/cluster-info: configmap kube-public/cluster-info: server of cluster "a": "api.example.com:6443" is not a URL`,
 		}},
-		{"etcd members that are none", planOf(), func(a *apiserver) {
+		{"pods that only look like etcd members", planOf(), func(a *apiserver) {
 			a.configMap("kube-system", "kubeadm-config", "ClusterConfiguration", "etcd: {external: {endpoints: ['https://etcd-1:2379', 'etcd-2']}}")
 		}, []string{
 			`configmap kube-system/kubeadm-config: configmap kube-system/kubeadm-config: ClusterConfiguration: etcd.external.endpoints[1]: "etcd-2" is not a URL`,

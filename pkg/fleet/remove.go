@@ -144,7 +144,7 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 	}
 }
 
-// Denials are those of requests that a loop makes again and again. The zero value is none.
+// Denials are those of requests that a loop makes again and again. The zero value has no denials.
 type Denials struct{ since time.Time }
 
 // Final notes the error of a try, and reports whether it is a denial that is useless to try again. An API server that

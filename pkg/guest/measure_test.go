@@ -148,7 +148,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		prepare func(t *testing.T, x *world, w *checkup.Worksheet, roster *checkup.Roster)
-		// Causes of the two as sources, and on the roster; empty is none.
+		// Causes of the two as sources, and on the roster; empty: no cause.
 		source, target, rosterSource, rosterTarget string
 		observations                               int // of the pair
 	}{

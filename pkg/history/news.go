@@ -31,8 +31,8 @@ const (
 )
 
 // NewsOf returns what is new with a run, given the runs before it; the run itself may be among them. It is pure. A
-// first run is news unless it passes. A run that is like the one before is none. Runs are missing only of a plan with a
-// schedule.
+// first run is news unless it passes. A run that is like the one before is no news. Only a plan with a schedule has
+// missing runs.
 func (h *History) NewsOf(e *Entry, summary string) []News {
 	run := e.Run
 	var news []News

@@ -275,7 +275,7 @@ func TestJudgePair(t *testing.T) {
 		{"source address, in a small packet", func(o *one) { o.witnessed(0, 0, ""); o.transport(checkup.UDP, 47) }, checkup.Pass, ""},
 		{"source address, of an existing pod", func(o *one) { o.witnessed(0, 0, ""); o.transport(checkup.TCP, 0); o.w.Targets[0].Pod = "ns/web" }, checkup.Pass, ""},
 		{"source address, of an agent on the host network", func(o *one) { o.witnessed(4, 4, "10.1.2.3"); o.w.Sources[0].HostNetwork = true }, checkup.Pass, ""},
-		{"source address that is none", func(o *one) { o.witnessed(4, 4, "\x1b[31m") }, checkup.Unmeasured, "collect: the numbers do not add up: 4 answers with another source address, which is no address"},
+		{"invalid source address", func(o *one) { o.witnessed(4, 4, "\x1b[31m") }, checkup.Unmeasured, "collect: the numbers do not add up: 4 answers with another source address, which is no address"},
 		{"source address without a rewritten answer", func(o *one) { o.witnessed(4, 0, "10.1.2.3") }, checkup.Unmeasured, "collect: the numbers do not add up: 0 answers with another source address, which is no address"},
 		{"more witnessed than received", func(o *one) { o.witnessed(5, 0, "") }, checkup.Unmeasured, "collect: the numbers do not add up: the source address of 5 answers, and another one of 0, of 4 received"},
 		{"more rewritten than witnessed", func(o *one) { o.witnessed(3, 4, "10.1.2.3") }, checkup.Unmeasured, "collect: the numbers do not add up: the source address of 3 answers, and another one of 4, of 4 received"},
@@ -646,7 +646,7 @@ func TestDelay(t *testing.T) {
 	if got := DelayOf([][]int64{nil, {}}); got != nil {
 		t.Errorf("the delay of nothing is %+v", got)
 	}
-	// Jitter is within a pair: from 40 of the first to 100 of the second is none.
+	// Jitter is within a pair: from 40 of the first to 100 of the second is no jitter.
 	got := DelayOf([][]int64{{10, 20, 40}, {100, 90}})
 	want := &checkup.Delay{Min: 10, Mean: 52, P50: 40, P90: 100, P95: 100, P99: 100, Max: 100, StdDev: 37, Jitter: 13}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -128,7 +128,7 @@ type member struct {
 	*endpoint
 }
 
-// New returns an empty cluster. It fails if the options have a prefix that is none.
+// New returns an empty cluster. It fails if the options have an invalid prefix.
 func New(o Options) (*Cluster, error) {
 	c := &Cluster{
 		services: map[types.NamespacedName]*service{}, slices: map[types.NamespacedName]types.NamespacedName{},

@@ -194,7 +194,7 @@ no node can be a target: 2 nodes without label zebra=yes (targets.placement.node
 			snapshot: snapshotOf(three()...),
 			err:      `check "mesh": sources.placement.affinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator: Unsupported value: "More": supported values: "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"`,
 		}, {
-			name: "an affinity that is none", plan: meshPlan(sourcePlacement(func(p *checkup.Placement) { p.Affinity = json.RawMessage(`["a"]`) })),
+			name: "an invalid affinity", plan: meshPlan(sourcePlacement(func(p *checkup.Placement) { p.Affinity = json.RawMessage(`["a"]`) })),
 			snapshot: snapshotOf(three()...),
 			err:      `check "mesh": sources.placement.affinity: not a Kubernetes NodeAffinity: json: cannot unmarshal array into Go value of type v1.NodeAffinity`,
 		}, {

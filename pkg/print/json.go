@@ -94,7 +94,7 @@ func (v *validator) wrong(format string, args ...any) {
 	}
 }
 
-// known reports a value that is none of a list.
+// known reports a value that is not in a list.
 func known[T ~string](v *validator, path string, value T, values []T) {
 	if !slices.Contains(values, value) {
 		v.wrong("%s: %q is none of %v", path, value, values)

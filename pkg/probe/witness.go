@@ -109,7 +109,7 @@ func hold(conn *net.TCPConn) time.Duration {
 	return millis(numberOf(value))
 }
 
-// parseHeld reads a time that a responder reported as text; 0 if it is none.
+// parseHeld reads a time that a responder reported as text; 0 if the text is invalid.
 func parseHeld(text string) time.Duration {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -197,7 +197,7 @@ func addressOf(end net.Addr) netip.Addr {
 	return a.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// parseSeen reads an address that a responder reported as text; invalid if it is none.
+// parseSeen reads an address that a responder reported as text; invalid if the text is.
 func parseSeen(text string) netip.Addr {
 	a, err := netip.ParseAddr(text)
 	if err != nil || a.Zone() != "" || a.IsUnspecified() {

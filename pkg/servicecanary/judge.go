@@ -412,7 +412,7 @@ func (l *looks) names(addresses []string) string {
 	return "endpoint " + strings.Join(all, ", ")
 }
 
-// labels words endpoints: "endpoint on worker-1", whatever the family; an address that is none of them by itself.
+// labels words endpoints: "endpoint on worker-1", whatever the family; an unknown address as it is.
 func (l *looks) labels(addresses []string) string {
 	var all []string
 	for _, a := range addresses {

@@ -259,7 +259,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestGone: a failure that is gone in the second look is none.
+// TestGone: a failure that is gone in the second look is no failure.
 func TestGone(t *testing.T) {
 	w := expanded(t, specOf(), small())
 	wrong := func(n, to string, right answer) answer {

@@ -33,7 +33,7 @@ func hourly() string {
 }
 
 // TestEvents: a verdict that changes and runs that are missing are events on the run and on the plan's schedule; a run
-// like the one before is none.
+// like the one before is no event.
 func TestEvents(t *testing.T) {
 	started := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) // of the run
 	ago := func(hours int, v checkup.RunVerdict) *history.Entry {

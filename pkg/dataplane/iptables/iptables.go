@@ -35,7 +35,7 @@ var owners = []struct {
 	program dataplane.Program
 }{{Prefix, dataplane.KubeProxy}, {OwnPrefix, dataplane.ServiceProxy}}
 
-// Parse returns what the rules of iptables-nft do. It is false if there are none of a proxy.
+// Parse returns what the rules of iptables-nft do; false if none of them is a proxy's.
 func Parse(dump *netfilter.Dump) (dataplane.Table, bool) {
 	have, by := parse(dump)
 	return have, len(by) > 0
@@ -49,7 +49,7 @@ func parse(dump *netfilter.Dump) (dataplane.Table, []dataplane.Program) {
 	return table(dump.Ruleset(Qualified), family)
 }
 
-// ParseLegacy returns what the rules of iptables-legacy do. It is false if there are none of a proxy.
+// ParseLegacy returns what the rules of iptables-legacy do; false if none of them is a proxy's.
 func ParseLegacy(tables []netfilter.LegacyTable, family dataplane.Family) (dataplane.Table, bool, error) {
 	have, by, err := parseLegacy(tables, family)
 	return have, len(by) > 0, err

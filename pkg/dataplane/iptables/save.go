@@ -15,7 +15,7 @@ import (
 )
 
 // ParseSave returns what the rules of one family do, from the text that iptables-save or ip6tables-save prints. It is
-// false if there are none of a proxy. A rule that is not understood makes unmeasured what it concerns; it is no
+// false if none of them is a proxy's. A rule that is not understood makes unmeasured what it concerns; it is no
 // error.
 func ParseSave(text string, family dataplane.Family) (dataplane.Table, bool) {
 	set := &rules.Ruleset{Chains: map[string][]rules.Rule{}, Keys: map[dataplane.Key]bool{}}
@@ -303,7 +303,7 @@ func (p *parser) target(word, name string) error {
 		verdict.Do, verdict.To = rules.DNAT, to
 	case "NFLOG", "LOG", "NFQUEUE", "QUEUE", "CT", "NOTRACK", "TPROXY", "REDIRECT", "SNAT":
 		return errUnknown
-	default: // a chain, or a target that is none: then the chain has no rules
+	default: // a chain, or an unknown target: then the chain has no rules
 		if !strings.HasPrefix(name, Prefix) && !strings.HasPrefix(name, OwnPrefix) {
 			return errUnknown
 		}

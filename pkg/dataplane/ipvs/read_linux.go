@@ -32,7 +32,7 @@ var devices = map[string]dataplane.Program{
 }
 
 // Read reads what a proxy in mode ipvs has in one family, and says what it does and whose it is. Nobody has anything if
-// none of the interfaces exists that such a proxy makes. If rules of it are in two places, its program is there twice.
+// none of the interfaces exists that such a proxy makes. If its rules are in two places, two such programs run.
 func Read(family dataplane.Family) (dataplane.Table, []dataplane.Program, error) {
 	k, by, err := ReadKernel(family)
 	if err != nil || len(by) == 0 {

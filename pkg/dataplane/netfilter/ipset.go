@@ -26,7 +26,7 @@ type IPSet struct {
 // IPSetEntry has what the set's type says, and nothing else.
 type IPSetEntry struct {
 	Address  netip.Prefix `json:"address,omitzero"`
-	Protocol string       `json:"protocol,omitempty"` // empty if it is none that Services have
+	Protocol string       `json:"protocol,omitempty"` // empty if Services cannot have it
 	Port     uint16       `json:"port,omitempty"`
 	Second   netip.Prefix `json:"second,omitzero"` // the second address, or the network
 }

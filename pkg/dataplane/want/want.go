@@ -13,7 +13,7 @@ import (
 )
 
 // Table returns what the proxy of a node in the mode has to do in one family. State is the node's, from
-// nodestate.Cluster. Addresses that are none, which nodestate does not make, are left out.
+// nodestate.Cluster. Invalid addresses, which nodestate does not make, are skipped.
 func Table(state []*nodestate.ServiceEndpoints, family dataplane.Family, mode dataplane.Mode) dataplane.Table {
 	table := dataplane.Table{Mode: mode, Family: family, Frontends: []dataplane.Frontend{}}
 	for _, s := range state {
@@ -99,7 +99,7 @@ func port(
 	return all
 }
 
-// frontendKey is false for an address that is none. An empty one is that of a node port.
+// frontendKey is false for an invalid address. An empty one is that of a node port.
 func frontendKey(p *nodestate.Port, address string, number int32) (dataplane.Key, bool) {
 	key := dataplane.Key{Protocol: string(p.Protocol), Port: uint16(number)}
 	if address == "" {

@@ -79,7 +79,7 @@ func (s *Spec) PhaseTimeouts() checkup.Timeouts {
 	return checkup.Timeouts{Setup: minute, Probe: minute}
 }
 
-// Fixtures are none.
+// Fixtures returns nil: the kind starts nothing.
 func (s *Spec) Fixtures() []checkup.Role { return nil }
 
 // details of a worksheet: the value of the label by node, without the nodes that do

@@ -110,7 +110,7 @@ type Change struct {
 }
 
 // Difference compares virtual servers that are there, the proxy's and others, with those that have to be. Both are
-// sorted. Endpoints that are none any more get no new connections; those that exist stay: in TCP and SCTP until they
+// sorted. Removed endpoints get no new connections; existing connections stay: in TCP and SCTP until they
 // end, in UDP as long as the endpoint serves.
 func Difference(have []ipvs.VirtualServer, want []Server) Change {
 	var c Change
@@ -197,7 +197,7 @@ func (c *Change) change(have *ipvs.VirtualServer, want *Server) {
 	c.After = append(c.After, after)
 }
 
-// Drained returns what deletes the destinations of a server that get no new connections and have none any more, and
+// Drained returns what deletes the destinations of a server that get no new connections and have no open ones, and
 // what the server has then. The list is what the kernel has.
 func Drained(s ipvs.VirtualServer, list []ipvs.Destination) ([]Step, ipvs.VirtualServer) {
 	connections := map[netip.AddrPort]uint32{}

@@ -216,10 +216,10 @@ func (w *Writer) do(k *keeper, steps []Step, failures *proxy.Unserved) {
 	}
 }
 
-// lookInterval is the time between two looks whether connections to endpoints that are none any more have ended.
+// lookInterval is the time between two looks whether connections to removed endpoints have ended.
 const lookInterval = 10 * time.Second
 
-// Tidy is proxy.Writer's: it deletes destinations that get no new connections and have none any more.
+// Tidy is proxy.Writer's: it deletes destinations that get no new connections and have no open ones.
 func (w *Writer) Tidy(ctx context.Context) (more bool, err error) {
 	more, err = w.Rules.Tidy(ctx)
 	errs := []error{err}

@@ -245,7 +245,7 @@ func TestNothingServed(t *testing.T) {
 	}
 }
 
-// TestTidy: destinations without new connections are deleted when they have none any more; one looks not too often.
+// TestTidy: destinations without new connections are deleted once they have no open ones; it does not look too often.
 func TestTidy(t *testing.T) {
 	l := newLab(t)
 	two := port("web", "10.96.0.1", internal("10.1.0.1:8080 10.1.0.2:8080"))
