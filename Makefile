@@ -95,8 +95,8 @@ demo: build sandbox-up
 	@echo 'To stop the sandbox: make sandbox-down'
 endif
 
-# Without vet: verify runs all of it. With -race it would check the types of all that is imported once more, in the
-# sandbox those of Kubernetes.
+# Without vet, which would check the types of all that is imported once more: verify runs all of it, and e2e-sandbox that
+# of the sandbox, whose imports are Kubernetes.
 .PHONY: test
 test: ## run the tests: hermetic, offline once modules are downloaded, race detector on
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off ./...
@@ -278,7 +278,6 @@ verify: bin/golangci-lint build ## check format, lint, import arrows, plans and 
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	go vet ./...
 	go vet -tags e2e ./test/e2e ./pkg/console ./pkg/serve
-	cd test/e2e/sandbox && go vet -tags e2e ./...
 	go mod tidy -diff
 	@# This checkout has its own cache. In a shared cache, findings name files of the
 	@# checkout that wrote them, and exclusions by source line cannot read these files.

@@ -29,6 +29,17 @@ import (
 // as a test needs: 30 minutes.
 const livenessFailures = 180
 
+// goVariables are the variables of a component for Go's runtime. Dozens of its processes share a few cores: with a
+// thread for each core they spend much of their time on waking one another up, and memory is less scarce than CPU time.
+// What programs Services, and is measured, has Go's defaults. What containerd runs outside of containers inherits them.
+func goVariables(comp string) []corev1.EnvVar {
+	switch comp {
+	case "kube-proxy", "node-state", "service-proxy":
+		return nil
+	}
+	return []corev1.EnvVar{{Name: "GOGC", Value: "400"}, {Name: "GOMAXPROCS", Value: "1"}}
+}
+
 // staticPods is the directory of static pod manifests of a control plane's kubelet.
 func (d dirs) staticPods(n nodePlan) string { return d.file("nodes", n.Name, "manifests") }
 
@@ -99,7 +110,7 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 				Image:           image(name),
 				ImagePullPolicy: corev1.PullIfNotPresent,
 				Command:         append([]string{name}, comp.args...),
-				Env:             []corev1.EnvVar{{Name: markVariable, Value: d.mark(n.Name, name)}},
+				Env:             append([]corev1.EnvVar{{Name: markVariable, Value: d.mark(n.Name, name)}}, goVariables(name)...),
 				VolumeMounts:    mounts,
 				LivenessProbe: &corev1.Probe{
 					ProbeHandler:  corev1.ProbeHandler{HTTPGet: &live},

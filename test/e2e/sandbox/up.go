@@ -840,10 +840,14 @@ func (c *cluster) inNode(ctx context.Context, node string, argv ...string) *exec
 
 // environment returns the environment of a component: its mark, and no variables of the caller.
 func (c *cluster) environment(node, comp string) []string {
-	return []string{
+	env := []string{
 		"PATH=" + searchPath, "HOME=/root",
 		markVariable + "=" + c.mark(node, comp),
 	}
+	for _, v := range goVariables(comp) {
+		env = append(env, v.Name+"="+v.Value)
+	}
+	return env
 }
 
 func (c *cluster) openLog(node, comp string) (*os.File, error) {
