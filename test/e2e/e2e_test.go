@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -322,9 +323,14 @@ func remains(t *testing.T, runUID string) error {
 	return err
 }
 
-// eventually calls f until it returns nil. The test fails if it still returns an error at the end of the time.
+// patience multiplies the times that tests wait, but no limit of a plan: those of "make e2e" are for fast cores.
+var patience = flag.Int("patience", 1, "how many times as long tests wait as on fast cores")
+
+// eventually calls f until it returns nil. The test fails if it still returns an error at the end of the time, which is
+// that of fast cores.
 func eventually(t *testing.T, within time.Duration, f func() error) {
 	t.Helper()
+	within *= time.Duration(*patience)
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	for {
