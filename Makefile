@@ -129,7 +129,8 @@ TIMED_MARKER := bin/e2e-timed
 # run one after the other, on a sandbox beside that of the other tests.
 FAULTS := ^Test(CleanNetwork|ServiceFaults|Faults|Regression|StoppedKubelet|PodNetworkHealth|Unreachable|Noise|Rack)$$
 
-# Not empty on a machine with slow cores: fewer tests run at once on a sandbox, and they wait three times as long.
+# Not empty on a machine with slow cores: fewer tests run at once on a sandbox, and what they need may take three times
+# as long. What they promise may not.
 SLOW :=
 PATIENCE = $(if $(SLOW),-patience 3)
 
@@ -169,7 +170,7 @@ e2e-services: e2e-ready $(PROXY_PROGRAMS) ## the tests of Services with SERVICE_
 	$(SANDBOX) --state $(PROXY) up --service-proxy $(PROXY_OF_SERVICES); \
 	$(SANDBOX) --state $(PROXY) load dist/images.tar; \
 	KUBECONFIG=$(PROXY)/kubeconfig go test -tags e2e -count 1 -timeout 40m \
-		-run '$(PROXY_FAULTS)|^Test(Services|ServiceFaults|ServiceCanary|DNS|State|NodeState)$$' -v ./test/e2e
+		-run '$(PROXY_FAULTS)|^Test(Services|ServiceFaults|ServiceCanary|DNS|State|NodeState)$$' -v ./test/e2e $(PATIENCE)
 
 # Kubernetes' own tests of Services, on one sandbox with each of these service proxies in turn. No part of e2e, because
 # of its time.
@@ -199,7 +200,7 @@ e2e-dashboard: e2e-ready chromium ## the Tekton Dashboard in a real Chromium, on
 	$(SANDBOX) preflight --install --with dashboard; \
 	$(SANDBOX) --state $(DASHBOARD) up --nodes 1 --with dashboard; \
 	$(SANDBOX) --state $(DASHBOARD) load dist/images.tar; \
-	KUBECONFIG=$(DASHBOARD)/kubeconfig CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -timeout 15m -run '^TestRealDashboard$$' -v ./test/e2e
+	KUBECONFIG=$(DASHBOARD)/kubeconfig CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -timeout 15m -run '^TestRealDashboard$$' -v ./test/e2e $(PATIENCE)
 
 # Its go.mod replaces a module, so "go install" refuses it, and it is built from a module that requires it.
 bin/tkn:
@@ -234,7 +235,7 @@ soak: e2e-ready $(PROXY_PROGRAMS) ## 100 clean runs on a busy machine, 200 with 
 	$(if $(SERVICE_PROXY),$(SANDBOX) preflight --install --service-proxy $(SERVICE_PROXY);) \
 	$(SANDBOX) --state $(PODS) up $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)); \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
-	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 240m -run '^Test(Soak|Noise$$)' -v ./test/e2e \
+	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 240m -run '^Test(Soak|Noise$$)' -v ./test/e2e $(PATIENCE) \
 		-clean 100 -killed 200 -rolling 20 -schedule -regression 20 -noisy 20
 
 .PHONY: e2e-vms-ready

@@ -86,7 +86,7 @@ func TestAsk(t *testing.T) {
 	ask(3, "shop/web-1 does not reach shop/db-0:7080 by tcp, IPv4: 0 of 20; connect: ")
 
 	// A verdict that is no pass is news, of a first run too.
-	eventually(t, 30*time.Second, func() error {
+	within(t, 30*time.Second, func() error {
 		events, err := c.Kube.CoreV1().Events(c.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=VerdictFail"})
 		if err != nil {
 			return err
@@ -112,7 +112,7 @@ func TestAsk(t *testing.T) {
 		}
 	}
 	// The questions left no run, no account and no right.
-	eventually(t, 30*time.Second, func() error {
+	within(t, 30*time.Second, func() error {
 		var left []string
 		runs, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {

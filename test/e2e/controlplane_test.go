@@ -591,7 +591,7 @@ func TestKilledWatchLosesNothing(t *testing.T) {
 	run := pipelineRun(t, name)
 	store := &record.Store{ConfigMaps: cluster(t).Kube.CoreV1().ConfigMaps(hostNamespace), Plan: "api-watch", Run: name, RunUID: string(run.UID)}
 	var kept *checkup.Record
-	eventually(t, 45*time.Second, func() error {
+	within(t, 45*time.Second, func() error {
 		var err error
 		if kept, err = store.LoadRecord(t.Context(), "api"); err != nil {
 			return err

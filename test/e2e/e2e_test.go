@@ -277,7 +277,7 @@ func nothingLeft(t *testing.T, runUIDs ...string) {
 		runUIDs = []string{""}
 	}
 	for _, uid := range runUIDs {
-		eventually(t, 90*time.Second, func() error { return remains(t, uid) })
+		within(t, 90*time.Second, func() error { return remains(t, uid) })
 	}
 }
 
@@ -323,15 +323,19 @@ func remains(t *testing.T, runUID string) error {
 	return err
 }
 
-// patience multiplies the times that tests wait, but no limit of a plan: those of "make e2e" are for fast cores.
-var patience = flag.Int("patience", 1, "how many times as long tests wait as on fast cores")
+var patience = flag.Int("patience", 1, "how many times as long eventually waits: for machines with slow cores")
 
-// eventually calls f until it returns nil. The test fails if it still returns an error at the end of the time, which is
-// that of fast cores.
-func eventually(t *testing.T, within time.Duration, f func() error) {
+// eventually calls f until it returns nil. The test fails if f still returns an error after the limit times the flag
+// -patience. It is for what a test needs before it goes on. For what a test promises, see within.
+func eventually(t *testing.T, limit time.Duration, f func() error) {
 	t.Helper()
-	within *= time.Duration(*patience)
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	within(t, limit*time.Duration(*patience), f)
+}
+
+// within is eventually with the same limit on every machine.
+func within(t *testing.T, limit time.Duration, f func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	for {
 		err := f()
@@ -340,7 +344,7 @@ func eventually(t *testing.T, within time.Duration, f func() error) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("after %s: %v", within, err)
+			t.Fatalf("after %s: %v", limit, err)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
@@ -692,7 +696,7 @@ func TestCancel(t *testing.T) {
 			if err := c.Process.Signal(syscall.SIGINT); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, 10*time.Second, func() error {
+			within(t, 10*time.Second, func() error {
 				if !strings.Contains(c.stderr.String(), "interrupted") {
 					return errors.New("the first Ctrl-C is not reported yet")
 				}

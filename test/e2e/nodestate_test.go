@@ -41,7 +41,7 @@ func TestNodeState(t *testing.T) {
 	for _, n := range nodes.Items {
 		c := nodeClient(t, n.Name, "/run/checkplan/node-state.sock")
 		// Other tests change Services all the time.
-		eventually(t, 30*time.Second, func() error {
+		within(t, 30*time.Second, func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			c.Rev = 0 // the present one

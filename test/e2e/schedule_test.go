@@ -90,7 +90,7 @@ func TestSchedule(t *testing.T) {
 		t.Errorf("run %s was started beside %s", refused, triggered)
 	}
 	ends(t, triggered, checkup.RunFail)
-	eventually(t, 30*time.Second, func() error { return announced(t, plan, history.VerdictFail) })
+	within(t, 30*time.Second, func() error { return announced(t, plan, history.VerdictFail) })
 
 	apply("10s")
 	planner("schedule", "resume", plan)
@@ -106,7 +106,7 @@ func TestSchedule(t *testing.T) {
 	})
 	planner("schedule", "suspend", plan)
 	ends(t, own, checkup.RunPass)
-	eventually(t, 30*time.Second, func() error { return announced(t, plan, history.VerdictFail, history.VerdictPass) })
+	within(t, 30*time.Second, func() error { return announced(t, plan, history.VerdictFail, history.VerdictPass) })
 	past := planner("history", plan)
 	for _, name := range []string{triggered, own} {
 		if !strings.Contains(past, name) {

@@ -120,7 +120,7 @@ func TestServiceProxyFaults(t *testing.T) {
 		c.equal(t, old, "without the API server")
 		if own {
 			for _, node := range c.nodes {
-				eventually(t, 30*time.Second, func() error { // silent connections are noticed after 50 s
+				within(t, 30*time.Second, func() error { // silent connections are noticed after 50 s
 					if age := metric(t, node, nodeStatePort, "checkplan_node_state_age_seconds"); age < 45 {
 						return fmt.Errorf("%s: after a minute or more, the server says that its state is %gs old", node, age)
 					}

@@ -535,7 +535,7 @@ func TestServiceFaults(t *testing.T) {
 				t.Errorf("planner state --diff of %s: exit code %d, want 0:\n%s", other, code, out)
 			}
 			clearFault(t, id)
-			eventually(t, 30*time.Second, func() error {
+			within(t, 30*time.Second, func() error {
 				if code, out := stateDiff(t, node); code != 0 {
 					return fmt.Errorf("after the fault: exit code %d:\n%s", code, out)
 				}

@@ -548,7 +548,7 @@ func TestVMCancel(t *testing.T) {
 					measuring(t, name, uid)
 				}
 				cancelled[how](t, c, name)
-				eventually(t, time.Minute, func() error { return remains(t, uid) })
+				within(t, time.Minute, func() error { return remains(t, uid) })
 				if code := c.wait(t); code != 1 {
 					t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
 				}
@@ -704,7 +704,7 @@ func TestVMNodeLost(t *testing.T) {
 	sandbox(t, "fault", "clear")
 	nothingLeft(t)
 	// No guest continues to run without its VM object.
-	eventually(t, 90*time.Second, func() error {
+	within(t, 90*time.Second, func() error {
 		if pids := processesOf(t, func(words []string, _ string) bool { return strings.Contains(words[0], "qemu-system") }); len(pids) > 0 {
 			return fmt.Errorf("guests still run, as processes %d", pids)
 		}
