@@ -244,12 +244,13 @@ e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: Kub
 
 .PHONY: e2e-vms
 e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then real KubeVirt and Multus
-	@# Guests in QEMU alone need no cluster: they run while one starts.
+	@# Guests in QEMU alone need no cluster: they run while one starts, on slow cores before.
 	go test -tags e2e -count 1 -run RealGuests -v ./pkg/console > bin/real-guests.log 2>&1 & guests=$$!; \
 	trap 'kill $$guests 2> /dev/null || true; $(SANDBOX) --state $(VMS) down' EXIT; \
+	failed=0; $(if $(SLOW),wait $$guests || failed=1;) \
 	$(SANDBOX) --state $(VMS) up --worker-names node01,node02 --with multus,kubevirt; \
 	$(SANDBOX) --state $(VMS) load dist/images.tar dist/guest.tar; \
-	failed=0; wait $$guests || failed=1; cat bin/real-guests.log; \
+	wait $$guests || failed=1; cat bin/real-guests.log; \
 	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel $(if $(SLOW),2,3) -run '^TestVM' -v ./test/e2e $(PATIENCE) || failed=1; \
 	test $$failed = 0
 
@@ -267,7 +268,7 @@ e2e-ipvs: ## what needs a kernel with IPVS, in QEMU: traffic of our mode ipvs, a
 # pkg/nodestate, which test/e2e/sandbox/kubeproxy compares with kube-proxy, is a link there; pkg/dataplane it calls as a
 # program.
 SANDBOX_INPUTS = { find test/e2e/sandbox pkg/nodestate pkg/dataplane test/dataplane -type f -print0 | sort -z | xargs -0 sha256sum; go version; uname -r; \
-	sha256sum $$(command -v containerd runc nft ip); } | sha256sum | cut -c -16
+	sha256sum $$(command -v containerd crun nft ip); } | sha256sum | cut -c -16
 
 .PHONY: e2e-sandbox
 e2e-sandbox: e2e-ready ## the sandbox's own tests, if they have not passed with the same sources, Go, kernel and commands

@@ -114,3 +114,23 @@ func TestSandboxesHaveTheirOwnCgroups(t *testing.T) {
 		}
 	}
 }
+
+func TestCgroupsOfNodes(t *testing.T) {
+	const v1 = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup /sys/fs/cgroup/pids cgroup rw,pids 0 0\n"
+	for name, c := range map[string]struct {
+		mounts string
+		want   []string
+	}{
+		"v1":        {v1, []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/pids"}},
+		"v2":        {"cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", []string{"/sys/fs/cgroup"}},
+		"both":      {v1 + "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n", []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/pids"}},
+		"elsewhere": {"cgroup /mnt/cpu cgroup rw,cpu 0 0\n", nil},
+		"none":      {"tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\ncgroup\n", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, cgroupsOf(c.mounts)); diff != "" {
+				t.Errorf("cgroups of nodes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

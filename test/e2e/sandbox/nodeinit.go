@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -199,25 +198,37 @@ func (m *mounter) maskSysctls() {
 	}
 }
 
-// cgroupMounts lists the mount points of the machine's cgroup hierarchies.
+// cgroupMounts lists the mount points of the machine's cgroup hierarchies that nodes see.
 func cgroupMounts() ([]string, error) {
-	f, err := os.Open("/proc/self/mounts")
+	b, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		return nil, fmt.Errorf("list cgroups: %w", err)
 	}
-	defer f.Close() // read only
-	var found []string
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) > 2 && strings.HasPrefix(fields[2], "cgroup") &&
-			strings.HasPrefix(fields[1], "/sys/fs/cgroup") {
-			found = append(found, fields[1])
-		}
-	}
+	found := cgroupsOf(string(b))
 	if len(found) == 0 {
 		return nil, errors.New("list cgroups: no cgroup hierarchy is mounted under /sys/fs/cgroup")
 	}
 	return found, nil
+}
+
+// cgroupsOf lists the mount points of cgroup hierarchies in /proc/self/mounts: that of v2, or, on a machine with both
+// versions, those of v1 alone, because crun refuses to run with both.
+func cgroupsOf(mounts string) []string {
+	var v1, v2 []string
+	for line := range strings.Lines(mounts) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) < 3 || !strings.HasPrefix(fields[1], "/sys/fs/cgroup"):
+		case fields[2] == "cgroup":
+			v1 = append(v1, fields[1])
+		case fields[2] == "cgroup2":
+			v2 = append(v2, fields[1])
+		}
+	}
+	if len(v1) > 0 {
+		return v1
+	}
+	return v2
 }
 
 // setSysctls makes the node's network namespace a router.

@@ -21,7 +21,7 @@ func needed() [][2]string {
 		{"containerd", "containerd"},
 		{"containerd-shim-runc-v2", "containerd"},
 		{"ctr", "containerd"},
-		{"runc", "runc"},
+		{"crun", "crun"},
 		{"nft", "nftables"},
 		{"ip", "iproute2"},
 		{"nsenter", "util-linux"},
