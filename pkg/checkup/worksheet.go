@@ -335,7 +335,7 @@ func (w *Worksheet) Turning() map[string]bool {
 	return turning
 }
 
-// FollowTime is how long a service proxy may take to do what the API says, at the turn. kube-proxy 1.35 writes its
+// FollowTime is how long a service proxy may take to do what the API says. kube-proxy 1.35 writes its
 // rules again after its syncPeriod, 30 s by default, if it could not write them, and deletes after them what the
 // kernel remembers of UDP flows: a proxy that needs longer is not late, but stuck.
 const FollowTime = Duration(40 * time.Second)
@@ -347,8 +347,12 @@ func (w *Worksheet) TurnTime() Duration { return min(Duration(time.Minute), w.Ag
 // TurnWait is how long an agent waits for the turn since its own first report: as long as the turn may take, and for
 // the node's proxy to follow, less in a short check.
 func (w *Worksheet) TurnWait() Duration {
-	return w.TurnTime()/4*5 + min(FollowTime, w.AgentDeadline()/5)
+	return w.TurnTime()/4*5 + w.FollowWait()
 }
+
+// FollowWait is how long an agent waits for the node's proxy to lead a Service to a new endpoint: FollowTime, less in a
+// short check.
+func (w *Worksheet) FollowWait() Duration { return min(FollowTime, w.AgentDeadline()/5) }
 
 // Address returns "host:port", with an IPv6 address in brackets.
 func (p Peer) Address() string { return net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) }

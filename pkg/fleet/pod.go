@@ -78,10 +78,6 @@ func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*
 	return agents, responders, nil
 }
 
-// settleTime is how long an agent waits until a Service that selects it leads to it: EndpointSlices are written within
-// a second or two, and kube-proxy reads them within another (docs/service-rules.md).
-const settleTime = 15 * time.Second
-
 // endTime is how long a responder goes on answering whose pod is deleted at the turn: as long as a service proxy may
 // take to lead new connections elsewhere, and then flows, and as agents measure: some seconds.
 const endTime = 2*time.Duration(checkup.FollowTime) + 10*time.Second
@@ -371,7 +367,7 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 			if entry.Cause == nil && len(addresses) > 0 {
 				var settle checkup.Duration
 				if of := w.Targets[t].OfService; of != "" && slices.Contains(e.In, of) {
-					settle = checkup.Duration(settleTime)
+					settle = w.FollowWait()
 				}
 				service, _ := w.ServiceOf(t)
 				var turn checkup.Duration

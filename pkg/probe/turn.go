@@ -19,12 +19,10 @@ import (
 func acrossTurn(
 	ctx context.Context, m Measurement, s *Session, measure Func, begun func(), reported <-chan struct{},
 ) checkup.Observation {
-	var end time.Time     // zero until it is known
-	var used map[int]bool // source ports; nil for TCP, for which new connections are new to the kernel, too
+	var end time.Time // zero until it is known
 	if m.Pair.Transport == checkup.UDP {
-		used = map[int]bool{}
+		m.Avoid = map[int]bool{} // new TCP connections are always new to the kernel
 	}
-	m.Avoid = used
 	fresh := m
 	fresh.Probe.Count = 1
 	kept := fresh
