@@ -190,8 +190,8 @@ func release(manifest []byte) []byte {
 		})
 }
 
-// onControlPlane pins every Deployment to the first control plane and probes its readiness every
-// second.
+// onControlPlane pins every Deployment to the first control plane and probes its readiness every second. A pod that
+// answers late stays ready for half a minute, as with the default period of 10 s.
 func onControlPlane(objects []*unstructured.Unstructured) error {
 	for _, o := range objects {
 		if o.GetKind() != "Deployment" {
@@ -205,6 +205,7 @@ func onControlPlane(objects []*unstructured.Unstructured) error {
 		for _, c := range containers {
 			if probe, ok := c.(map[string]any)["readinessProbe"].(map[string]any); ok {
 				probe["initialDelaySeconds"], probe["periodSeconds"] = int64(0), int64(1)
+				probe["timeoutSeconds"], probe["failureThreshold"] = int64(5), int64(6)
 			}
 		}
 		err = errors.Join(
