@@ -19,6 +19,8 @@ type State struct {
 	Kernel  string `json:"kernel,omitempty"`
 	// Uptime in milliseconds since the kernel was started.
 	Uptime int64 `json:"uptime,omitempty"`
+	// Clock is the kernel's clock source, such as kvm-clock.
+	Clock string `json:"clock,omitempty"`
 	// Problems that keep the guest from measuring, one line each.
 	Problems []string `json:"problems,omitempty"`
 }

@@ -51,7 +51,7 @@ func KernelArgs(vm checkup.VM, deadline time.Duration) string {
 type GuestConfig struct {
 	MAC       net.HardwareAddr
 	Addresses []netip.Prefix
-	// Deadline after which the guest powers itself off, from its start; 0: no deadline.
+	// Deadline after which the guest powers itself off, from the start of its agent; 0: no deadline.
 	Deadline time.Duration
 }
 

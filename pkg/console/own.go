@@ -88,7 +88,8 @@ func (g *Guest) ownReady(ctx context.Context, c *connection, heard func()) error
 		case len(r.State.Problems) > 0:
 			return false, false, fmt.Errorf("the guest cannot measure: %s", strings.Join(r.State.Problems, "; "))
 		}
-		g.logf("the guest is ready %s after its kernel started", time.Duration(r.State.Uptime)*time.Millisecond)
+		g.logf("the guest is ready %s after its kernel started; its clock is %s",
+			time.Duration(r.State.Uptime)*time.Millisecond, checkup.Clean(r.State.Clock))
 		return true, false, nil
 	})
 	if err != nil && ctx.Err() != nil {

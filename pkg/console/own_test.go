@@ -43,7 +43,7 @@ func messages(pairs int) []checkup.Message {
 // server reports messages, one each so often.
 func server(ms []checkup.Message, every time.Duration) *Server {
 	return &Server{
-		State: func() State { return State{Version: "v1", Kernel: "6.1.0", Uptime: 2500} },
+		State: func() State { return State{Version: "v1", Kernel: "6.1.0", Uptime: 2500, Clock: "kvm-clock"} },
 		Run: func(ctx context.Context, order io.Reader, out io.Writer) error {
 			for _, m := range ms {
 				if err := sleep(ctx, every); err != nil {
@@ -78,10 +78,14 @@ func TestReadyAndMeasure(t *testing.T) {
 		l := newLine()
 		serve(t, server(messages(3), time.Second), l)
 		var transcript bytes.Buffer
-		g := &Guest{Dial: l.dial, Transcript: &transcript}
+		var logged []string
+		g := &Guest{Dial: l.dial, Transcript: &transcript, Logf: func(format string, args ...any) { logged = append(logged, fmt.Sprintf(format, args...)) }}
 		defer g.Close()
 		if err := g.Ready(t.Context()); err != nil {
 			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"the guest is ready 2.5s after its kernel started; its clock is kvm-clock"}, logged); diff != "" {
+			t.Errorf("(-want +logged):\n%s", diff)
 		}
 		var reported []checkup.Message
 		if err := g.Measure(t.Context(), order, func(m checkup.Message) { reported = append(reported, m) }); err != nil {

@@ -169,6 +169,8 @@ type qemu struct {
 	ended   chan struct{}
 	socket  string
 	dials   int
+	// hpet says that the guest reported this clock, which QEMU emulates.
+	hpet bool
 	// cut ends each connection after so many bytes; 0 never.
 	cut int
 }
@@ -187,7 +189,10 @@ func start(t *testing.T, dir string, n int, kernel, initrd, args string, more ..
 		defer close(q.ended)
 		cmd.Wait() // killed, or powered off
 	}()
-	q.guest = &Guest{Dial: q.dial, Transcript: &transcript, Logf: t.Logf}
+	q.guest = &Guest{Dial: q.dial, Transcript: &transcript, Logf: func(format string, args ...any) {
+		t.Logf(format, args...)
+		q.hpet = q.hpet || strings.Contains(fmt.Sprintf(format, args...), "its clock is hpet")
+	}}
 	t.Cleanup(func() {
 		q.guest.Close()
 		cmd.Process.Kill()
@@ -240,6 +245,9 @@ func (q *qemu) ready(t *testing.T) {
 		return
 	}
 	t.Logf("ready %s after QEMU's start", time.Since(q.started).Round(10*time.Millisecond))
+	if !q.hpet {
+		t.Error("its clock is not hpet, although it runs without KVM")
+	}
 }
 
 func (q *qemu) measure(t *testing.T, o checkup.Order) []checkup.Message {

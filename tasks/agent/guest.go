@@ -43,8 +43,10 @@ func guest() {
 	problem(err)
 	config, err := console.ParseKernelArgs(string(args))
 	problem(err)
+	clock, err := steadyClock()
+	problem(err)
 	if config.Deadline > 0 {
-		time.AfterFunc(config.Deadline-uptime(), func() {
+		time.AfterFunc(config.Deadline, func() {
 			fmt.Fprintln(os.Stderr, "agent: power off, at the end of the guest's time of", config.Deadline)
 			powerOff()
 		})
@@ -66,7 +68,7 @@ func guest() {
 			if err := own.taken(); err != nil {
 				all = append(all, err.Error())
 			}
-			return console.State{Version: version(), Kernel: kernelRelease(), Uptime: uptime().Milliseconds(), Problems: all}
+			return console.State{Version: version(), Kernel: kernelRelease(), Uptime: uptime().Milliseconds(), Clock: clock, Problems: all}
 		},
 		Run: func(ctx context.Context, order io.Reader, out io.Writer) error {
 			if len(problems) > 0 {
@@ -88,6 +90,46 @@ func guest() {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		time.Sleep(time.Second) // retry a console that cannot be opened, until the deadline
 	}
+}
+
+// clocks is where the kernel lists its clock sources, and where one is chosen.
+const clocks = "/sys/devices/system/clocksource/clocksource0/"
+
+// steadyClock has the kernel tell the time by the clock that it returns.
+func steadyClock() (string, error) {
+	available, err := os.ReadFile(clocks + "available_clocksource")
+	if err != nil {
+		return "", err
+	}
+	current, err := os.ReadFile(clocks + "current_clocksource")
+	if err != nil {
+		return "", err
+	}
+	now := strings.TrimSpace(string(current))
+	clock := steadiest(strings.Fields(string(available)), now)
+	if clock == now {
+		return now, nil
+	}
+	if err := os.WriteFile(clocks+"current_clocksource", []byte(clock), 0); err != nil {
+		return now, fmt.Errorf("change the kernel's clock from %s to %s: %w", now, clock, err)
+	}
+	return clock, nil
+}
+
+// steadiest returns the clock source to use: the current one, unless that is the CPU's counter of cycles (tsc) in a VM
+// without KVM. The kernel itself must find out how fast that counter is, and on a busy node it was wrong by a factor of 19:
+// all delays were wrong, and the guest powered itself off at once. QEMU emulates hpet and acpi_pm by the node's clock.
+// With KVM the kernel is told how fast the counter is.
+func steadiest(available []string, current string) string {
+	if !strings.HasPrefix(current, "tsc") || slices.Contains(available, "kvm-clock") {
+		return current
+	}
+	for _, emulated := range []string{"hpet", "acpi_pm"} {
+		if slices.Contains(available, emulated) {
+			return emulated
+		}
+	}
+	return current
 }
 
 // serveConsole serves the console until it fails.

@@ -43,6 +43,23 @@ func TestWanted(t *testing.T) {
 	}
 }
 
+func TestSteadiest(t *testing.T) {
+	for _, tt := range []struct{ available, current, want string }{
+		{"tsc hpet acpi_pm", "tsc", "hpet"},
+		{"tsc-early hpet acpi_pm", "tsc-early", "hpet"},
+		{"tsc acpi_pm", "tsc", "acpi_pm"},
+		{"tsc", "tsc", "tsc"},
+		{"hpet acpi_pm", "hpet", "hpet"},
+		{"kvm-clock tsc hpet acpi_pm", "tsc", "tsc"},
+		{"kvm-clock tsc hpet acpi_pm", "kvm-clock", "kvm-clock"},
+		{"arch_sys_counter", "arch_sys_counter", "arch_sys_counter"},
+	} {
+		if got := steadiest(strings.Fields(tt.available), tt.current); got != tt.want {
+			t.Errorf("%s of %s: %s, want %s", tt.current, tt.available, got, tt.want)
+		}
+	}
+}
+
 func TestNoInterface(t *testing.T) {
 	mac, err := net.ParseMAC("02:00:00:00:00:01")
 	if err != nil {
