@@ -246,35 +246,48 @@ func (c *cluster) objects(b build) ([]*unstructured.Unstructured, error) {
 	return all, nil
 }
 
-// startNode loads the images of a node. When an API server is ready, it starts the service proxy and, on a
-// worker, the kubelet: earlier they would fail and retry. It waits until the node is Ready.
+// startNode loads the images of a node. When an API server is ready, it starts the service proxy and, on a worker that has
+// its images, the kubelet: earlier they would fail and retry. A control plane's kubelet runs already, and its service proxy
+// does not wait for images: pods that start before it do not reach the API, and those of Tekton end. startNode waits until
+// the node is Ready.
 func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *client, apiReady <-chan struct{}) error {
-	err := c.progress.step("images on "+n.Name, func(func(string)) error {
-		return c.loadOnce(ctx, n, c.imagesOf(n, b)...)
+	g, starting := errgroup.WithContext(ctx)
+	loaded := make(chan struct{})
+	g.Go(func() error {
+		defer close(loaded)
+		return c.progress.step("images on "+n.Name, func(func(string)) error {
+			return c.loadOnce(starting, n, c.imagesOf(n, b)...)
+		})
 	})
-	if err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-apiReady:
-	}
 	// A kubelet that this command starts must report again: the API server may still have the
 	// status from an earlier kubelet.
 	var started time.Time
-	if pid, err := c.find(n.Name, "kubelet"); err != nil {
-		return err
-	} else if pid == 0 {
-		started = time.Now()
-	}
-	if err := c.stopOtherProxies(ctx, n); err != nil {
-		return err
-	}
-	for _, comp := range append([]component{c.kubelet(n)}, c.proxyComponents(c.plan, n, c.ServiceProxy)...) {
-		if err := c.startOn(ctx, n, comp); err != nil {
+	g.Go(func() error {
+		if !n.ControlPlane {
+			<-loaded
+		}
+		select {
+		case <-starting.Done():
+			return starting.Err()
+		case <-apiReady:
+		}
+		if pid, err := c.find(n.Name, "kubelet"); err != nil {
+			return err
+		} else if pid == 0 {
+			started = time.Now()
+		}
+		if err := c.stopOtherProxies(starting, n); err != nil {
 			return err
 		}
+		for _, comp := range append([]component{c.kubelet(n)}, c.proxyComponents(c.plan, n, c.ServiceProxy)...) {
+			if err := c.startOn(starting, n, comp); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	if stopped, err := c.stoppedByFault(n.Name, "kubelet"); err != nil || stopped {
 		return err
