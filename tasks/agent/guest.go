@@ -68,7 +68,9 @@ func guest() {
 			if err := own.taken(); err != nil {
 				all = append(all, err.Error())
 			}
-			return console.State{Version: version(), Kernel: kernelRelease(), Uptime: uptime().Milliseconds(), Clock: clock, Problems: all}
+			return console.State{
+				Version: version(), Kernel: kernelRelease(), Uptime: uptime().Milliseconds(), Clock: clock, Problems: all,
+			}
 		},
 		Run: func(ctx context.Context, order io.Reader, out io.Writer) error {
 			if len(problems) > 0 {
@@ -117,9 +119,9 @@ func steadyClock() (string, error) {
 }
 
 // steadiest returns the clock source to use: the current one, unless that is the CPU's counter of cycles (tsc) in a VM
-// without KVM. The kernel itself must find out how fast that counter is, and on a busy node it was wrong by a factor of 19:
-// all delays were wrong, and the guest powered itself off at once. QEMU emulates hpet and acpi_pm by the node's clock.
-// With KVM the kernel is told how fast the counter is.
+// without KVM. The kernel itself must find out how fast that counter is, and on a busy node it was wrong by a factor of
+// 19: all delays were wrong, and the guest powered itself off at once. QEMU emulates hpet and acpi_pm by the node's
+// clock. With KVM the kernel is told how fast the counter is.
 func steadiest(available []string, current string) string {
 	if !strings.HasPrefix(current, "tsc") || slices.Contains(available, "kvm-clock") {
 		return current

@@ -246,10 +246,10 @@ func (c *cluster) objects(b build) ([]*unstructured.Unstructured, error) {
 	return all, nil
 }
 
-// startNode loads the images of a node. When an API server is ready, it starts the service proxy and, on a worker that has
-// its images, the kubelet: earlier they would fail and retry. A control plane's kubelet runs already, and its service proxy
-// does not wait for images: pods that start before it do not reach the API, and those of Tekton end. startNode waits until
-// the node is Ready.
+// startNode loads the images of a node. When an API server is ready, it starts the service proxy and, on a worker that
+// has its images, the kubelet: earlier they would fail and retry. A control plane's kubelet runs already, and its
+// service proxy does not wait for images: pods that start before it do not reach the API, and those of Tekton end.
+// startNode waits until the node is Ready.
 func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *client, apiReady <-chan struct{}) error {
 	g, starting := errgroup.WithContext(ctx)
 	loaded := make(chan struct{})
