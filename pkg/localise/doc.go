@@ -95,7 +95,9 @@
 // other. Links (node pairs) are then dead between two sides, and alive within them. Sides that
 // fit are found from two guesses, and improved node by node. At least three nodes, fewer than
 // half of all, of which some measurement shows that two reach one another, are a place. They
-// are named by their zone if they are all of its nodes.
+// are named by their zone if they are all of its nodes. Nodes that no measurement connects with
+// the others are among them only if the sample has about as many links among all of them as
+// chance makes: of many nodes that are cut off one by one, a small sample leaves some unlinked.
 //
 // Nodes that share a value of a label that the plan names (Endpoint.Topology) are a place, whatever
 // fails there, and so is each of its directions: what goes to them from other nodes, or from them

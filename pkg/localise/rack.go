@@ -9,6 +9,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/stats"
 )
 
 // minRack is the lowest number of nodes that are named together.
@@ -55,12 +56,19 @@ func (l *localiser) racks() {
 			continue
 		}
 		// Others, of which no measurement shows that they are cut off from these.
+		joined, with := slices.Clone(nodes), []int{}
 		for o, others := range groups {
 			apart := func(x int32) bool {
-				return slices.ContainsFunc(links[x], func(t link) bool { return t.dead && slices.Contains(nodes, t.to) })
+				return slices.ContainsFunc(links[x], func(t link) bool { return t.dead && slices.Contains(joined, t.to) })
 			}
 			if o != g && !taken[o] && !slices.ContainsFunc(others, apart) {
-				nodes, taken[o] = append(nodes, others...), true
+				joined, with = append(joined, others...), append(with, o)
+			}
+		}
+		if links.linked(joined) {
+			nodes = joined
+			for _, o := range with {
+				taken[o] = true
 			}
 		}
 		if len(nodes) >= minRack && 2*len(nodes) < len(l.nodes) {
@@ -98,6 +106,26 @@ func (l *localiser) links() graph {
 		g[k.b] = append(g[k.b], link{k.a, dead[k]})
 	}
 	return g
+}
+
+// linked reports whether so many nodes have no fewer links among each other than chance lets a sample have. Where nodes
+// are cut off one by one, those that the sample does not link look like a group that no dead link divides.
+func (g graph) linked(nodes []int32) bool {
+	in := make([]bool, len(g))
+	for _, x := range nodes {
+		in[x] = true
+	}
+	all, within := 0, 0 // counted at both ends
+	for x := range g {
+		for _, t := range g[x] {
+			all++
+			if in[x] && in[t.to] {
+				within++
+			}
+		}
+	}
+	n, k := float64(len(g)), float64(len(nodes))
+	return 1-stats.AtLeast(within/2+1, all/2, k*(k-1)/(n*(n-1))) > Doubt
 }
 
 // starts are two guesses which nodes are behind something: those with more dead links than
