@@ -222,13 +222,14 @@ func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 		f.Confirmation = confirmation(j, f.Pairs)
 		x.Found = append(x.Found, f)
 	}
-	for _, class := range []judge.Failure{judge.Lost, judge.Slow} {
+	for _, class := range []judge.Failure{judge.Lost, judge.Slow, judge.Reached} {
 		if class == judge.Slow {
 			for _, f := range x.Found {
 				if f.cause != nil && f.cause.l.class == judge.Lost && f.Confirmation != checkup.Gone {
 					f.cause.repaired(e, f, done)
 				}
 			}
+			e.leaveOutAllLate(done)
 		}
 		isNew := func(i int) bool { return !before[i] && e.Outcomes[i].Failure == class && !done[i] }
 		if !slices.ContainsFunc(e.Measured, isNew) {
@@ -247,25 +248,51 @@ func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 				given = append(given, l.same(&candidate{place: c.place, narrowing: c.narrowing, component: c}))
 			}
 		}
-		for _, c := range l.cover(slices.DeleteFunc(given, func(c *candidate) bool { return c == nil })) {
-			var fresh []int
-			for _, i := range c.newly {
-				if isNew(l.all[i].at) {
-					fresh = append(fresh, l.all[i].at)
+		chosen := l.cover(slices.DeleteFunc(given, func(c *candidate) bool { return c == nil }))
+		fresh, claimed := map[*candidate][]int{}, map[int32]bool{}
+		claim := func(c *candidate, pairs []int32) {
+			for _, i := range pairs {
+				if at := l.all[i].at; isNew(at) && !claimed[i] {
+					claimed[i] = true
+					fresh[c] = append(fresh[c], at)
 				}
 			}
-			if len(fresh) == 0 {
+		}
+		for _, c := range chosen {
+			claim(c, c.newly)
+		}
+		for _, c := range chosen {
+			claim(c, c.explained) // what a cause newly explained that was dropped as superfluous
+		}
+		for _, c := range chosen {
+			if len(fresh[c]) == 0 {
 				continue
 			}
-			same := func(f *Found) bool { return f.cause != nil && f.cause.same(c) && !f.doubted() }
+			same := func(f *Found) bool {
+				return f.cause != nil && f.cause.l.class == class && f.cause.same(c) && !f.gone() && !f.doubted()
+			}
 			if at := slices.IndexFunc(x.Found[:known], same); at >= 0 {
 				f := x.Found[at]
-				f.Pairs = slices.Compact(slices.Sorted(slices.Values(slices.Concat(f.Pairs, fresh))))
+				f.Pairs = slices.Compact(slices.Sorted(slices.Values(slices.Concat(f.Pairs, fresh[c]))))
 				continue
 			}
 			f := c.found(nil)
 			f.Confirmation = confirmation(j, f.Pairs)
 			x.Found = append(x.Found, f)
+		}
+	}
+}
+
+// leaveOutAllLate leaves out pairs that pass a limit on the delay although each of their delays is above it. They pass
+// only because the delays are so few, so they are no exceptions of a cause that delays. In the first look they need not
+// be left out: there, the pairs of a component are tested together, and they fail with the others.
+func (e *Evidence) leaveOutAllLate(done []bool) {
+	for _, l := range limits(e.Worksheet.Expect, judge.Slow) {
+		for _, i := range e.Measured {
+			o := &e.Outcomes[i]
+			if o.Verdict == checkup.Pass && len(o.RTTs) > 0 && l.lateOf(o) == len(o.RTTs) {
+				done[i] = true
+			}
 		}
 	}
 }

@@ -4,8 +4,10 @@ package localise
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
@@ -153,6 +155,81 @@ func TestDeadPairOfAComponent(t *testing.T) {
 	}
 }
 
+// TestDelayAfterLoss: a node is slow in both looks, and loses packets in the first one. When the loss is gone, the delay
+// has one cause: pairs of http, of which three slow measurements show nothing, are no exceptions.
+func TestDelayAfterLoss(t *testing.T) {
+	for seed := range judgetest.Iterations(10, 100) {
+		mesh := func(seed uint64, lost float64) *judgetest.Mesh {
+			n := judgetest.NewMesh(seed, 5, 0, 0, judgetest.DefaultProbes())
+			n.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(1))
+			n.Worksheet.Expect.Latency.P50 = ptr(checkup.Duration(10 * time.Millisecond))
+			n.Repair = true
+			at := func(p judgetest.Packet) float64 { return judgetest.When(p.From == 2 || p.To == 2) }
+			n.Drop = func(p judgetest.Packet) float64 { return lost * at(p) }
+			n.Delay = func(p judgetest.Packet) time.Duration { return time.Duration(at(p)) * 15 * time.Millisecond }
+			return n
+		}
+		n := mesh(seed, 0.25)
+		rules := judge.Rules{Pools: true, LooksAgain: true}
+		j := judge.Pairs(n.Worksheet, n.Roster, n.Measure(), rules)
+		x := Explain(j)
+		next := mesh(seed+100, 0)
+		next.Worksheet = ptr(*n.Worksheet)
+		next.Worksheet.Probes = slices.Clone(n.Worksheet.Probes)
+		for i := range next.Worksheet.Probes {
+			next.Worksheet.Probes[i].Count *= 5
+		}
+		record := next.Measure()
+		record.Observations = slices.DeleteFunc(record.Observations, func(o checkup.Observation) bool {
+			return j.Find(o.Pair).Verdict == checkup.Pass
+		})
+		x.LookAgain(j, judge.Pairs(next.Worksheet, n.Roster, record, rules), checkup.Duration(12e9))
+		if found := x.Findings(); len(found) != 1 || judgetest.Kind(found[0]) != "node worker-3" || len(x.Gone(0)) != 1 {
+			t.Errorf("seed %d: want node worker-3 alone; got%s\ngone: %v", seed, judgetest.Show(found), x.Gone(0))
+		}
+	}
+}
+
+// TestFailuresOfRandomMeshes: after two looks of different faults, losses and delays, each pair that fails has a cause that
+// is not gone.
+func TestFailuresOfRandomMeshes(t *testing.T) {
+	for seed := range judgetest.Iterations(300, 10_000) {
+		random := rand.New(rand.NewPCG(seed, 4))
+		mesh := func(seed uint64) *judgetest.Mesh {
+			n := judgetest.RandomMesh(seed)
+			n.Worksheet.Expect.Latency.P50 = ptr(checkup.Duration(10 * time.Millisecond))
+			slow, by := random.IntN(9), time.Duration(random.IntN(3))*10*time.Millisecond
+			n.Delay = func(p judgetest.Packet) time.Duration {
+				return time.Duration(judgetest.When(p.From == slow || p.To == slow)) * by
+			}
+			return n
+		}
+		n, next := mesh(seed), mesh(seed+1_000_000)
+		rules := judge.Rules{Pools: true, LooksAgain: true}
+		j := judge.Pairs(n.Worksheet, n.Roster, n.Measure(), rules)
+		x := Explain(j)
+		next.Worksheet = ptr(*n.Worksheet)
+		next.Worksheet.Probes = slices.Clone(n.Worksheet.Probes)
+		for i := range next.Worksheet.Probes {
+			next.Worksheet.Probes[i].Count *= 5
+		}
+		x.LookAgain(j, judge.Pairs(next.Worksheet, n.Roster, next.Measure(), rules), checkup.Duration(12e9))
+		explained := map[int]bool{}
+		for _, f := range x.Found {
+			for _, i := range f.Pairs {
+				explained[i] = explained[i] || !f.gone()
+			}
+		}
+		for i := range j.Outcomes {
+			if o := &j.Outcomes[i]; o.Verdict == checkup.Fail && !explained[i] {
+				t.Errorf("seed %d: %+v fails (%s) without a cause; got%s\ngone: %v",
+					seed, o.Pair, o.Cause.Message, judgetest.Show(x.Findings()), x.Gone(0))
+				break
+			}
+		}
+	}
+}
+
 // TestUndecidedComponent: loss that one look cannot distinguish from the limit is decided by the next.
 func TestUndecidedComponent(t *testing.T) {
 	decided := 0
@@ -258,5 +335,20 @@ func TestRack(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNoRack: of 100 of 200 nodes that are cut off one by one, each sample of three targets has many without a link among
+// each other. They are no group.
+func TestNoRack(t *testing.T) {
+	for seed := range judgetest.Iterations(10, 200) {
+		n := judgetest.NewMesh(seed, 200, 3, 0, judgetest.DefaultProbes()[:2])
+		dead := rand.New(rand.NewPCG(seed, 5)).Perm(200)
+		n.Drop = func(p judgetest.Packet) float64 { return judgetest.When(dead[p.To]%2 == 0) }
+		for _, f := range Explain(judge.Pairs(n.Worksheet, n.Roster, n.Measure(), judge.Rules{Pools: true})).Found {
+			if f.Finding.Cause == checkup.CauseNodes {
+				t.Errorf("seed %d: %s, of %d pairs", seed, f.Subject, len(f.Pairs))
+			}
+		}
 	}
 }
