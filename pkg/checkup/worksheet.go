@@ -335,9 +335,9 @@ func (w *Worksheet) Turning() map[string]bool {
 	return turning
 }
 
-// FollowTime is how long a service proxy may take to do what the API says. kube-proxy 1.35 writes its
-// rules again after its syncPeriod, 30 s by default, if it could not write them, and deletes after them what the
-// kernel remembers of UDP flows: a proxy that needs longer is not late, but stuck.
+// FollowTime is how long a service proxy may take to do what the API says. kube-proxy 1.35 writes its rules again after
+// its syncPeriod, 30 s by default, if it could not write them, and deletes after them what the kernel remembers of UDP
+// flows: a proxy that needs longer is not late, but stuck.
 const FollowTime = Duration(40 * time.Second)
 
 // TurnTime is how long after the first pair was reported the turn is begun at the latest: a minute, or less in a

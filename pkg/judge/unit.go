@@ -47,11 +47,15 @@ func (j *Judgement) Unit(o *Outcome) checkup.Unit {
 // Troubled returns the units of the pairs that failed, are undecided or were not measured,
 // or that a further look found gone, in the worksheet's order.
 func (j *Judgement) Troubled() []checkup.Unit {
-	var units []checkup.Unit
+	var troubled []*Outcome
 	for i := range j.Outcomes {
 		if o := &j.Outcomes[i]; o.Verdict != checkup.Pass || o.Confirmation() == checkup.Gone {
-			units = append(units, j.Unit(o))
+			troubled = append(troubled, o)
 		}
+	}
+	units := slices.Grow([]checkup.Unit(nil), len(troubled)) // large, and half of all may fail
+	for _, o := range troubled {
+		units = append(units, j.Unit(o))
 	}
 	return units
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"slices"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -100,7 +101,9 @@ func (b *builder) add(made, bad int, p checkup.Pair, ways ...[2]int) {
 	o := observation{made: made, bad: bad}
 	at := int32(len(b.list))
 	for _, way := range ways {
-		for _, first := range b.through(way) {
+		firsts := b.through(way)
+		o.components = slices.Grow(o.components, len(firsts)*len(variants))
+		for _, first := range firsts {
 			for i, admitted := range admits {
 				c := first + int32(i)
 				if on := b.of[c]; admitted && (len(on) == 0 || on[len(on)-1] != at) { // once, if both ways lead through it

@@ -118,7 +118,7 @@ type network struct {
 
 // measure simulates every packet of a look, and returns what agents and responders would report.
 func (n *network) measure(w *checkup.Worksheet) *checkup.Record {
-	r := &checkup.Record{}
+	r := &checkup.Record{Observations: make([]checkup.Observation, 0, w.CountPairs())}
 	for s := range w.Sources {
 		source := checkup.Source{Source: s, Pod: fmt.Sprintf("accuracy/agent-%d", s)}
 		if n.fault.silent[s] {
