@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -109,6 +110,43 @@ func TestLinesBrokenReader(t *testing.T) {
 	}
 }
 
+// hostileTimes can be read, and some of them not be written, or not in UTC.
+var hostileTimes = []string{
+	"2026-01-02T03:04:05+24:00", "2026-01-02T03:04:05-23:60", "9999-12-31T23:59:59-01:00", "0000-01-01T00:30:00+01:00",
+	"0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "2201-01-01T00:00:00Z",
+}
+
+func resultLine(at string) string {
+	return `{"results":[{"s":0,"t":0,"f":"IPv4","p":"tcp","z":0,"at":"` + at + `","d":{"c":5}}]}` + "\n"
+}
+
+// TestTimes: what is passed on has times that can be written, in any zone.
+func TestTimes(t *testing.T) {
+	for _, at := range append(hostileTimes, "2026-01-02T03:04:05+01:00") {
+		_, err := Lines(strings.NewReader(resultLine(at)), func(m checkup.Message) bool {
+			for _, zone := range []int{-23, 0, 23} {
+				if _, err := m.Results[0].At.In(time.FixedZone("", zone*3600)).MarshalJSON(); err != nil {
+					t.Errorf("%s: %v", at, err)
+				}
+			}
+			if m.Results[0].At.Location() != time.UTC {
+				t.Errorf("%s: in zone %s", at, m.Results[0].At.Location())
+			}
+			return true
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	n := 0
+	if garbage, _ := Lines(strings.NewReader(resultLine("2026-01-02T03:04:05+01:00")), func(checkup.Message) bool {
+		n++
+		return true
+	}); garbage != 0 || n != 1 {
+		t.Errorf("of a good time: %d messages, %d lines of garbage", n, garbage)
+	}
+}
+
 // FuzzLines: whatever a log holds, no line is read twice or lost, and what is passed on
 // is one message.
 func FuzzLines(f *testing.F) {
@@ -116,6 +154,9 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte(startLine + "x\n" + endLine[:30]))
 	f.Add([]byte(`{"start":{},"end":{}}` + "\n{}\nnull\n[]\n"))
 	f.Add([]byte("\n\n\x00\xff\n"))
+	for _, at := range hostileTimes {
+		f.Add([]byte(resultLine(at)))
+	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		taken := 0
 		garbage, err := Lines(bytes.NewReader(in), func(m checkup.Message) bool {

@@ -304,7 +304,7 @@ func (s *Source) takeResults(results []checkup.Result) (fresh []checkup.Result, 
 		case p.results > p.count: // one more than were ordered, so that it shows
 			sense = false
 		default:
-			p.add(moment{r.At.UTC(), s.said(r)})
+			p.add(moment{r.At, s.said(r)})
 			p.last = r.At
 			p.results++
 			s.results++

@@ -307,6 +307,9 @@ func FuzzIngest(f *testing.F) {
 	f.Add(log(observed(0, 1, 5), observed(0, 1, 4), observed(1, 0, 4), end(1, 0), end(2, 0)), uint(1))
 	f.Add(log(control(true), control(false), reception, observed(0, 1, 5), reception), uint(3))
 	f.Add(log(results(resultAt(0, 1), resultAt(1, 1)), results(resultAt(1, 2), resultAt(2, 1), resultAt(3, 1), resultAt(4, 1))), uint(1))
+	for _, at := range hostileTimes {
+		f.Add([]byte(resultLine(at)), uint(1))
+	}
 	f.Add([]byte("panic: oh\n\n{}\nnull\n{\"results\":[{}]}\n"), uint(2))
 	f.Fuzz(func(t *testing.T, in []byte, at uint) {
 		if bytes.Count(in, []byte("\n")) > MaxGarbage {
