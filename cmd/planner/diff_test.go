@@ -78,3 +78,20 @@ func TestDiffOfRunsInTheCluster(t *testing.T) {
 		t.Errorf("without a history: printed\n%s\nwarnings %q", out, warnings)
 	}
 }
+
+// TestHostileReport: a report that the cluster holds, but no printer can print, is an error.
+func TestHostileReport(t *testing.T) {
+	client := fake.NewClientset()
+	store := record.Store{ConfigMaps: client.CoreV1().ConfigMaps("ns"), Plan: "p", Run: "p-1", RunUID: "u"}
+	r := &checkup.Report{
+		Plan: "p", Run: "p-1", RunUID: "u", Verdict: checkup.RunPass,
+		Checks: []checkup.CheckReport{{Name: "mesh", Verdict: checkup.RunPass, Matrix: &checkup.Matrix{Sources: []string{"a", "b"}}}},
+	}
+	if err := store.SaveReport(t.Context(), r, 0); err != nil {
+		t.Fatal(err)
+	}
+	cluster := &run.Cluster{Kube: client, Namespace: "ns"}
+	if _, err := storedReport(t.Context(), cluster, "p-1"); err == nil || !strings.Contains(err.Error(), "is not valid") {
+		t.Errorf("got %v, want that the report is not valid", err)
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -115,7 +114,7 @@ func (e *environment) history(ctx context.Context, name string, o historyOptions
 func (e *environment) readHistory(
 	ctx context.Context, name string, access run.Access,
 ) (h *history.History, live bool, err error) {
-	if _, err := os.Stat(dirOf(e, name)); name == "-" || err == nil {
+	if name == "-" || isFile(dirOf(e, name)) {
 		from, err := e.open(name)
 		if err != nil {
 			return nil, false, err

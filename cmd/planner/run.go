@@ -20,7 +20,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/print"
-	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
@@ -189,7 +188,7 @@ func (e *environment) finish(ctx context.Context, cluster *run.Cluster, started 
 	if err != nil {
 		return nil, err
 	}
-	report, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), string(finished.UID))
+	report, err := storedReport(ctx, cluster, string(finished.UID))
 	if err != nil {
 		return nil, fmt.Errorf("PipelineRun %s ended without a report: %w\n%s", finished.Name, err, whyEnded(finished, last))
 	}
