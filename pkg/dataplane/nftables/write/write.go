@@ -194,10 +194,13 @@ func (w *Writer) Present(ctx context.Context) error {
 		if t.have == nil {
 			continue
 		}
-		if rules, err := t.nft.ListRules(ctx, w.table.Look); err != nil || len(rules) == 0 {
+		rules, err := t.nft.ListRules(ctx, w.table.Look)
+		if err == nil && len(rules) == 0 {
+			err = errors.New("it has none")
+		}
+		if err != nil {
 			t.have = nil
-			errs = append(errs, fmt.Errorf("%s: table %s has no rules in chain %s: %w",
-				t.family, w.table.Name, w.table.Look, err))
+			errs = append(errs, fmt.Errorf("%s: table %s: the rules of chain %s: %w", t.family, w.table.Name, w.table.Look, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -470,6 +470,15 @@ func TestPresent(t *testing.T) {
 		t.Errorf("after a write: %v", err)
 	}
 	tx := r.NewTransaction()
+	tx.Flush(&knftables.Table{})
+	if err := r.Run(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Present(t.Context()); err == nil || strings.Contains(err.Error(), "%!") {
+		t.Errorf("after a flush: %v", err)
+	}
+	write(t, w, service("web"))
+	tx = r.NewTransaction()
 	tx.Delete(&knftables.Table{})
 	if err := r.Run(t.Context(), tx); err != nil {
 		t.Fatal(err)
