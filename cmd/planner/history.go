@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -115,12 +114,9 @@ func (e *environment) readHistory(
 	ctx context.Context, name string, access run.Access,
 ) (h *history.History, live bool, err error) {
 	if name == "-" || isFile(dirOf(e, name)) {
-		from, err := e.open(name)
-		if err != nil {
-			return nil, false, err
-		}
-		defer from.Close()
-		text, err := io.ReadAll(from)
+		ctx, stop := e.interruptible(ctx)
+		defer stop()
+		text, err := e.readAll(ctx, name)
 		if err != nil {
 			return nil, false, fmt.Errorf("read %s: %w", name, err)
 		}

@@ -60,6 +60,8 @@ func (e *environment) past(
 	if output != "html" || cluster == nil {
 		return nil
 	}
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
 	h, err := record.LoadHistory(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), r.Plan)
 	if err != nil {
 		warning := fmt.Sprintf("warning: the report is without history: %v", err)
@@ -76,16 +78,16 @@ func (e *environment) past(
 func (e *environment) findReport(
 	ctx context.Context, name string, access run.Access,
 ) (*checkup.Report, *run.Cluster, error) {
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
 	if name == "-" || isFile(dirOf(e, name)) {
-		r, err := e.readReport(name)
+		r, err := e.readReport(ctx, name)
 		return r, nil, err
 	}
 	cluster, err := run.Connect(access)
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, stop := e.interruptible(ctx)
-	defer stop()
 	r, err := storedReport(ctx, cluster, name)
 	if apierrors.IsNotFound(err) {
 		err = whyNoReport(ctx, cluster, name)
