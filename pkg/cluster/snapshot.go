@@ -455,8 +455,13 @@ func hugeQuantities(data []byte) []error {
 			_, _ = decoder.Token()
 		default:
 			ofNode := len(path) == 4 && path[0] == "nodes" && (path[2] == "allocatable" || path[2] == "requested")
-			if text := fmt.Sprint(token); ofNode && hugeExponent.MatchString(text) {
+			text := fmt.Sprint(token)
+			switch ofPod := len(path) > 0 && path[0] == "networkConfig"; {
+			case !hugeExponent.MatchString(text):
+			case ofNode:
 				problems = append(problems, fmt.Errorf("nodes.%s.%s: %s: exponent is out of range", path[2], path[3], text))
+			case ofPod: // some field of its PodSpecs
+				problems = append(problems, fmt.Errorf("%s: %s: exponent is out of range", strings.Join(path, "."), text))
 			}
 		}
 	}

@@ -26,6 +26,9 @@ func TestDecodeSnapshot(t *testing.T) {
 			"nodes": [{"name": "b", "ready": "True", "requested": {"cpu": "1\u0065-999999999"}}]}`, `read snapshot: nodes.allocatable.cpu: 1e-999999999: exponent is out of range
 nodes.requested.memory: 1e999999999: exponent is out of range
 nodes.requested.cpu: 1e-999999999: exponent is out of range`},
+		{"a quantity of a pod that takes hours to parse", `{` + head + `, "nodes": [], "networkConfig": {"source": {"containers": [
+			{"name": "c", "resources": {"requests": {"cpu": "1e-999999999"}}}]}}}`, `read snapshot: ` +
+			`networkConfig.source.containers.[].resources.requests.cpu: 1e-999999999: exponent is out of range`},
 		{"every problem at once", `{` + head + `, "Nodes": [], "nodes": [
 			{"name": "a", "ready": "True", "ready": "True", "memory": 3}, {"ready": "True"}, {"name": "a", "ready": "True"}, {"name": "b", "ready": "yes"}],
 			"selections": [
