@@ -95,8 +95,8 @@ func AskAfter(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet)
 	})
 }
 
-// serviceState is a digest of what the answer to a question about a Service depends on; empty without one. Whether a name
-// without addresses of one family exists depends on both families.
+// serviceState is a digest of what the answer to a question about a Service depends on; empty without one. Whether a
+// name without addresses of one family exists depends on both families.
 func serviceState(states servicecheck.States, service string, q *checkup.Question) string {
 	switch {
 	case service == "":

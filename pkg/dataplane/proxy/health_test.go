@@ -117,7 +117,8 @@ func TestHealthPorts(t *testing.T) {
 	}
 }
 
-// TestHealthPortsRefused: ports that cannot be opened are always listed in the same order, so that the log has them once.
+// TestHealthPortsRefused: ports that cannot be opened are always listed in the same order: the log then has them
+// once.
 func TestHealthPortsRefused(t *testing.T) {
 	h := &proxy.HealthPorts{Listen: func(_, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s: address already in use", address)

@@ -206,11 +206,15 @@ func (w *Writer) Present(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Cleanup deletes the tables of both families.
+// Cleanup deletes the tables of both families. If the kernel cannot have one, there is nothing to delete.
 func (w *Writer) Cleanup(ctx context.Context) error {
 	var errs []error
 	for _, t := range w.tables {
-		if err := t.connect(); err != nil {
+		switch err := t.connect(); {
+		case err != nil && proxy.NoTables(err):
+			w.log.Info("no table to delete, because the kernel cannot have one", "family", t.family, "error", err)
+			continue
+		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", t.family, err))
 			continue
 		}
