@@ -245,6 +245,23 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// TestAccountsAreNoPlans: no plan may have the name of an account of another plan, because it is the name of its own
+// account for all phases.
+func TestAccountsAreNoPlans(t *testing.T) {
+	plan := policyPlan("podMesh")
+	accounts := []string{ScheduleAccount(plan)}
+	for _, phase := range checkup.Phases {
+		accounts = append(accounts, checkup.AccountName(plan.Name, phase))
+	}
+	for _, account := range accounts {
+		other := policyPlan("podMesh")
+		other.Name = account
+		if _, err := Compile(other, Options{Namespace: "ns"}); err == nil || !strings.Contains(err.Error(), "choose another name") {
+			t.Errorf("a plan of the name %s: %v, want that it is refused", account, err)
+		}
+	}
+}
+
 // TestHealthPolicy: the account for conclude may write the PodNetworkHealths of checkplan, and of no other tool.
 func TestHealthPolicy(t *testing.T) {
 	object := func(managedBy, observer string) *unstructured.Unstructured {

@@ -9,8 +9,9 @@
 //	agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] [--linger DURATION]
 //	agent version
 //
-// It needs no API token, no capability (but NET_ADMIN to read the rules of a node), no writable file system, and at most 64Mi of memory (the default of GOMEMLIMIT
-// is 48MiB), with up to 1,000 peers even if none of them answers. For icmp its group must be in the sysctl
+// It needs no API token, no capability, no writable file system, and at most 64Mi of memory (the default of GOMEMLIMIT
+// is 48MiB), with up to 1,000 peers even if none of them answers. Only an agent that reads the rules of its node is root,
+// with the capability NET_ADMIN, and has no limit of memory of its own. For icmp its group must be in the sysctl
 // net.ipv4.ping_group_range; that is a safe sysctl, which a pod under restricted pod security may set.
 //
 // # agent probe
@@ -20,8 +21,8 @@
 // waits for a random part of the order's start jitter, measures two control pairs per IP family (its own responder,
 // which must answer, and closed ports, which must refuse), then every pair, shuffled by the order's seed.
 //
-// It writes checkup.Message values to standard output, one JSON object per line. Lines of pairs are shorter than 16 KiB, at
-// which container runtimes split lines; a part of a node's rules has up to 128 KiB:
+// It writes checkup.Message values to standard output, one JSON object per line. Lines of pairs are shorter than 16 KiB,
+// at which container runtimes split lines. A line with a part of a node's rules (96 KiB in base64) has about 128 KiB:
 //
 //	{"start":{...}}        at once; with the number of observations that follow
 //	{"control":{...}}      two per IP family
@@ -41,6 +42,10 @@
 // A pair without any measurement is reported as an unmeasured observation. On SIGTERM the agent first reports the known
 // results; open measurements are not reported, because they have not failed. Client certificates are those of Secrets
 // mounted at /etc/checkplan/certificates/SECRET/, tls.crt and tls.key.
+//
+// With an order with tables, the agent measures no pair. It reads the rules of its node, twice per IP family:
+//
+//	{"table":{...}}        a part of the rules, compressed
 //
 // # agent respond
 //
