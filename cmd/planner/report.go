@@ -95,7 +95,7 @@ func (e *environment) findReport(
 	return r, cluster, err
 }
 
-// isFile reports whether a path is one of something that can be read: a directory is not, and may have the name of a plan.
+// isFile reports whether a path exists and is no directory: a directory may have the name of a plan or a run.
 func isFile(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && !info.IsDir()
@@ -108,7 +108,10 @@ func storedReport(ctx context.Context, cluster *run.Cluster, name string) (*chec
 	if err != nil {
 		return nil, err
 	}
-	if err := print.Valid(r); err != nil {
+	if err = print.OfThisVersion(r.APIVersion, r.Kind); err == nil {
+		err = print.Valid(r)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the report of run %s in namespace %s is not valid, or of another version of checkplan: %w",
 			name, cluster.Namespace, err)
 	}

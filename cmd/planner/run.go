@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"knative.dev/pkg/apis"
 
@@ -193,7 +194,11 @@ func (e *environment) finish(ctx context.Context, cluster *run.Cluster, started 
 	defer stop()
 	report, err := storedReport(ctx, cluster, string(finished.UID))
 	if err != nil {
-		return nil, fmt.Errorf("PipelineRun %s ended without a report: %w\n%s", finished.Name, err, whyEnded(finished, last))
+		what := "ended, and its report cannot be read"
+		if apierrors.IsNotFound(err) {
+			what = "ended without a report"
+		}
+		return nil, fmt.Errorf("PipelineRun %s %s: %w\n%s", finished.Name, what, err, whyEnded(finished, last))
 	}
 	return report, nil
 }
