@@ -36,7 +36,9 @@ type bracket struct {
 }
 
 // closing is the bracket that closes an open one.
-var closing = map[token.Token]token.Token{token.LPAREN: token.RPAREN, token.LBRACK: token.RBRACK, token.LBRACE: token.RBRACE}
+var closing = map[token.Token]token.Token{
+	token.LPAREN: token.RPAREN, token.LBRACK: token.RBRACK, token.LBRACE: token.RBRACE,
+}
 
 // tooDeep is the error of a file of CUE with a chain of more than maxTokens: of tokens that no comma separates, where a
 // newline may be a comma, too. It is nil for other files. The text need not be valid: the parser then looks for a place
