@@ -65,8 +65,8 @@ func (j *Judgement) Merge(further *Judgement, after checkup.Duration) {
 	}
 }
 
-// Confirmation says what the further look found about an outcome. A failure that only the further look could measure, or
-// only it found, is not confirmed by it.
+// Confirmation says what the further look found about an outcome. A failure that only the further look could measure,
+// or that only it found, is not confirmed by it.
 func (o *Outcome) Confirmation() checkup.Confirmation {
 	switch {
 	case o.Look == nil:
