@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
@@ -42,13 +41,9 @@ func Judge(
 }
 
 // excused reports whether a change explains a failure: of the server always, and of the Service if the answer was
-// wrong. A Service that changes is no reason for silence, unless a resolver completes the name: if the name is gone, it
-// asks for names outside the cluster next, and whatever these servers do is the result.
+// wrong. A Service that changes is no reason for silence.
 func excused(w *checkup.Worksheet, o *judge.Outcome, changed map[int]bool) bool {
-	peer := w.Targets[o.Pair.Target].Peer
-	completed := peer != nil && peer.Question != nil && !strings.HasSuffix(peer.Question.Name, ".")
-	return changed[len(w.Targets)+o.Pair.Target] ||
-		changed[o.Pair.Target] && (o.Cause.Reason == checkup.ReasonWrong || completed)
+	return changed[len(w.Targets)+o.Pair.Target] || changed[o.Pair.Target] && o.Cause.Reason == checkup.ReasonWrong
 }
 
 // Again returns the worksheet of the second look: the pairs that failed or are undecided. It is nil if there are none,
