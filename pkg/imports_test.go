@@ -41,9 +41,9 @@ var arrows = map[string][]string{
 	"pkg/servicerules":    {"pkg/checkup", "pkg/cluster", "pkg/dataplane", "pkg/dataplane/want", "pkg/judge", "pkg/kind", "pkg/nodestate", "pkg/servicecheck"},
 	"pkg/servicecanary":   {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/servicecheck", "pkg/stats"}, // tests shares
 	"pkg/dns":             {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/servicecheck"},
-	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/dns", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/servicecanary", "pkg/servicerules", "pkg/services", "pkg/vmlatency", "pkg/networkhealth"}, // the map of kinds: one more line, one more arrow
-	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                                                                                                                     // a kind for tests
-	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                                                                                                             // limits are judged by exact statistics
+	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/dns", "pkg/history", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/servicecanary", "pkg/servicerules", "pkg/services", "pkg/vmlatency", "pkg/networkhealth"}, // the map of kinds: one more line, one more arrow
+	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                                                                                                                                    // a kind for tests
+	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                                                                                                                            // limits are judged by exact statistics
 	"pkg/stats":           {},
 	"pkg/judge/judgetest": {"pkg/checkup"},                                          // simulates what tests of judging measure
 	"pkg/localise":        {"pkg/checkup", "pkg/history", "pkg/judge", "pkg/stats"}, // explains what was judged

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -127,4 +128,29 @@ func (e *environment) open(path string) (io.ReadCloser, error) {
 		return io.NopCloser(e.stdin), nil
 	}
 	return os.Open(dirOf(e, path))
+}
+
+// readAll reads a file, or standard input for "-". It ends with ctx, because a pipe may be silent for ever.
+func (e *environment) readAll(ctx context.Context, path string) ([]byte, error) {
+	type content struct {
+		text []byte
+		err  error
+	}
+	read := make(chan content, 1)
+	go func() {
+		in, err := e.open(path)
+		if err != nil {
+			read <- content{nil, err}
+			return
+		}
+		defer in.Close()
+		text, err := io.ReadAll(in)
+		read <- content{text, err}
+	}()
+	select {
+	case c := <-read:
+		return c.text, c.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }

@@ -78,3 +78,34 @@ func TestDiffOfRunsInTheCluster(t *testing.T) {
 		t.Errorf("without a history: printed\n%s\nwarnings %q", out, warnings)
 	}
 }
+
+// TestHostileReport: a report that the cluster holds is an error if no printer can print it, or if it is of another
+// version.
+func TestHostileReport(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		spoil func(*checkup.Report)
+		want  string
+	}{
+		{"as it was written", func(*checkup.Report) {}, ""},
+		{"a matrix without cells", func(r *checkup.Report) { r.Checks[0].Matrix = &checkup.Matrix{Sources: []string{"a", "b"}} }, "0 rows for 2 sources"},
+		{"another version", func(r *checkup.Report) { r.APIVersion = "checkplan.dev/v2" }, `apiVersion "checkplan.dev/v2"`},
+		{"another kind", func(r *checkup.Report) { r.Kind = "Plan" }, `kind "Plan"`},
+	} {
+		client := fake.NewClientset()
+		store := record.Store{ConfigMaps: client.CoreV1().ConfigMaps("ns"), Plan: "p", Run: "p-1", RunUID: "u"}
+		r := &checkup.Report{
+			APIVersion: checkup.APIVersion, Kind: checkup.ReportKind, Plan: "p", Run: "p-1", RunUID: "u", Verdict: checkup.RunPass,
+			Checks: []checkup.CheckReport{{Name: "mesh", Verdict: checkup.RunPass}},
+		}
+		tt.spoil(r)
+		if err := store.SaveReport(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		_, err := storedReport(t.Context(), &run.Cluster{Kube: client, Namespace: "ns"}, "p-1")
+		if got := fmt.Sprint(err); tt.want == "" && err != nil || !strings.Contains(got, tt.want) ||
+			err != nil && !strings.Contains(got, "is not valid") {
+			t.Errorf("%s: got %v, want that the report is not valid: %q", tt.name, err, tt.want)
+		}
+	}
+}

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -115,13 +113,10 @@ func (e *environment) history(ctx context.Context, name string, o historyOptions
 func (e *environment) readHistory(
 	ctx context.Context, name string, access run.Access,
 ) (h *history.History, live bool, err error) {
-	if _, err := os.Stat(dirOf(e, name)); name == "-" || err == nil {
-		from, err := e.open(name)
-		if err != nil {
-			return nil, false, err
-		}
-		defer from.Close()
-		text, err := io.ReadAll(from)
+	if name == "-" || isFile(dirOf(e, name)) {
+		ctx, stop := e.interruptible(ctx)
+		defer stop()
+		text, err := e.readAll(ctx, name)
 		if err != nil {
 			return nil, false, fmt.Errorf("read %s: %w", name, err)
 		}

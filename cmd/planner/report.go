@@ -16,6 +16,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/history"
+	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/run"
 )
@@ -59,6 +60,8 @@ func (e *environment) past(
 	if output != "html" || cluster == nil {
 		return nil
 	}
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
 	h, err := record.LoadHistory(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), r.Plan)
 	if err != nil {
 		warning := fmt.Sprintf("warning: the report is without history: %v", err)
@@ -75,21 +78,44 @@ func (e *environment) past(
 func (e *environment) findReport(
 	ctx context.Context, name string, access run.Access,
 ) (*checkup.Report, *run.Cluster, error) {
-	if _, err := os.Stat(dirOf(e, name)); name == "-" || err == nil {
-		r, err := e.readReport(name)
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
+	if name == "-" || isFile(dirOf(e, name)) {
+		r, err := e.readReport(ctx, name)
 		return r, nil, err
 	}
 	cluster, err := run.Connect(access)
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, stop := e.interruptible(ctx)
-	defer stop()
-	r, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), name)
+	r, err := storedReport(ctx, cluster, name)
 	if apierrors.IsNotFound(err) {
 		err = whyNoReport(ctx, cluster, name)
 	}
 	return r, cluster, err
+}
+
+// isFile reports whether a path exists and is no directory: a directory may have the name of a plan or a run.
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
+}
+
+// storedReport reads the report of a run from the cluster, by the name or UID of its PipelineRun, and refuses one that
+// cannot be printed: anybody who may write ConfigMaps may have written it.
+func storedReport(ctx context.Context, cluster *run.Cluster, name string) (*checkup.Report, error) {
+	r, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), name)
+	if err != nil {
+		return nil, err
+	}
+	if err = print.OfThisVersion(r.APIVersion, r.Kind); err == nil {
+		err = print.Valid(r)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the report of run %s in namespace %s is not valid, or of another version of checkplan: %w",
+			name, cluster.Namespace, err)
+	}
+	return r, nil
 }
 
 // whyNoReport is the error of a run that has no report: what its PipelineRun says about it.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"knative.dev/pkg/apis"
 
@@ -20,7 +22,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/print"
-	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
@@ -189,9 +190,15 @@ func (e *environment) finish(ctx context.Context, cluster *run.Cluster, started 
 	if err != nil {
 		return nil, err
 	}
-	report, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), string(finished.UID))
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
+	report, err := storedReport(ctx, cluster, string(finished.UID))
 	if err != nil {
-		return nil, fmt.Errorf("PipelineRun %s ended without a report: %w\n%s", finished.Name, err, whyEnded(finished, last))
+		what := "ended, and its report cannot be read"
+		if apierrors.IsNotFound(err) {
+			what = "ended without a report"
+		}
+		return nil, fmt.Errorf("PipelineRun %s %s: %w\n%s", finished.Name, what, err, whyEnded(finished, last))
 	}
 	return report, nil
 }
@@ -273,10 +280,13 @@ func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started 
 		ended <- end{finished, last, err}
 	}()
 	cancelled := false
+	failed := make(chan error, 1)
 	for {
 		select {
 		case end := <-ended:
 			return end.run, end.last, end.err
+		case err := <-failed:
+			screen.say("%v", err)
 		case <-e.interrupts:
 			if cancelled {
 				leave(errInterrupted)
@@ -285,9 +295,11 @@ func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started 
 			}
 			cancelled = true
 			screen.say("interrupted: cancelling %s; its teardown still runs. Press Ctrl-C again to exit at once.", started.Name)
-			if err := cluster.Cancel(ctx, started.Name); err != nil {
-				screen.say("%v", err)
-			}
+			go func() { // the API server may not answer, and the next interrupt must be seen
+				if err := cluster.Cancel(ctx, started.Name); err != nil {
+					failed <- err
+				}
+			}()
 		}
 	}
 }
@@ -356,13 +368,12 @@ func outcome(r *checkup.Report) error {
 var errNotAReport = errors.New("not a report")
 
 // readReport reads a report from a file, or from standard input for "-".
-func (e *environment) readReport(path string) (*checkup.Report, error) {
-	in, err := e.open(path)
+func (e *environment) readReport(ctx context.Context, path string) (*checkup.Report, error) {
+	text, err := e.readAll(ctx, path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	defer in.Close()
-	r, err := print.Read(in)
+	r, err := print.Read(bytes.NewReader(text))
 	if err != nil {
 		return nil, usage("%s: %w: %w", path, errNotAReport, err)
 	}

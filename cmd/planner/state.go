@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -111,7 +110,11 @@ func (e *environment) state(ctx context.Context, names []string, o stateOptions)
 	defer stop()
 	if o.file != "" {
 		s.namespace = o.access.Namespace
-		if err := s.read(); err != nil {
+		text, err := e.readAll(ctx, o.file)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", o.file, err)
+		}
+		if err := s.parse(text); err != nil {
 			return usage("%s: %w", o.file, err)
 		}
 		s.view = objects.View(o.node)
@@ -187,21 +190,7 @@ func (s *services) put(object any, gone bool) {
 	}
 }
 
-// read reads the list of --filename.
-func (s *services) read() error {
-	from, err := s.env.open(s.options.file)
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	text, err := io.ReadAll(from)
-	if err != nil {
-		return err
-	}
-	return s.parse(text)
-}
-
-// parse reads a List of objects in YAML or JSON.
+// parse reads the file of --filename: a List of objects in YAML or JSON.
 func (s *services) parse(text []byte) error {
 	var list struct {
 		metav1.TypeMeta `json:",inline"`

@@ -254,5 +254,15 @@ func unpack(layer v1.Layer) ([]byte, error) {
 	if header.Size > maxEntry {
 		return nil, fmt.Errorf("it has %d bytes; want at most %d", header.Size, maxEntry)
 	}
-	return io.ReadAll(io.LimitReader(files, maxEntry))
+	content, err := io.ReadAll(io.LimitReader(files, maxEntry))
+	if err != nil {
+		return nil, err
+	}
+	// The digest of the layer is compared at its end only. What follows the file are zeros.
+	if rest, err := io.Copy(io.Discard, io.LimitReader(in, maxEntry)); err != nil {
+		return nil, err
+	} else if rest == maxEntry {
+		return nil, fmt.Errorf("more than %d bytes follow its file", maxEntry)
+	}
+	return content, nil
 }

@@ -197,6 +197,54 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
+// TestReadForged: a registry that serves another content for the digest of a layer is refused.
+func TestReadForged(t *testing.T) {
+	good, err := Image([]Entry{entry("pipeline", "x")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := good.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := layers[0].Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := Image([]Entry{entry("pipeline", "y")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err = other.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := layers[0].Compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := io.ReadAll(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	honest := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, digest.String()) {
+			w.(http.Flusher).Flush() // without a Content-Length, which would be another one
+			w.Write(forged)
+			return
+		}
+		honest.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	reference := strings.TrimPrefix(server.URL, "http://") + "/forged:v1"
+	push(t, reference, good)
+	e, _, err := Registry{}.Read(t.Context(), reference, "pipeline", "x")
+	if err == nil || !strings.Contains(err.Error(), "error verifying sha256 checksum") {
+		t.Errorf("read %q, %v; want that the digest is another one", e.Content, err)
+	}
+}
+
 func TestParseTag(t *testing.T) {
 	for reference, ok := range map[string]bool{
 		"registry.example.com/checkplan/catalog:v0.1.0":               true,

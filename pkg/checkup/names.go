@@ -7,6 +7,7 @@ import (
 	"encoding/base32"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -79,6 +80,17 @@ func ObjectName(runUID, check string, role Role, part string) string {
 
 // AccountName names the ServiceAccount of a phase of a plan.
 func AccountName(plan string, phase Phase) string { return plan + "-" + string(phase) }
+
+// PlanOfAccount returns the plan that has an account of this name, for a phase or for its schedule; empty if none can
+// have one. No plan may have such a name: its own account would have the rights of both.
+func PlanOfAccount(account string) string {
+	for _, of := range append(slices.Clone(Phases), "schedule") {
+		if plan, ok := strings.CutSuffix(account, AccountName("", of)); ok {
+			return plan
+		}
+	}
+	return ""
+}
 
 // ConnectivityName returns the name of the PodNetworkConnectivityCheck of a pair: a
 // DNS subdomain "<source>-to-<target>-<port>". OpenShift's names have no port; with

@@ -255,7 +255,7 @@ const (
 	Confirmed    Confirmation = "confirmed"   // it failed again
 	Gone         Confirmation = "gone"        // it did not fail again
 	NotConfirmed Confirmation = "undecided"   // the further look did not decide it
-	NotMadeAgain Confirmation = "notMeasured" // it was not measured again: budget or time was over, or the agent was
+	NotMadeAgain Confirmation = "notMeasured" // only one look measured it, or only the further one saw it fail
 )
 
 // Confirmations lists every Confirmation.

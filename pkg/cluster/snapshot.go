@@ -422,6 +422,9 @@ func DecodeSnapshot(data []byte) (*Snapshot, error) {
 // hugeExponent matches the end of a quantity whose exponent has more digits than any real one.
 var hugeExponent = regexp.MustCompile(`[0-9.][eE][+-]?[0-9]{3,}`)
 
+// hugeQuantity matches such a quantity as a whole. Names and values of labels may contain one.
+var hugeQuantity = regexp.MustCompile(`^\s*[+-]?[0-9.]+[eE][+-]?[0-9]{3,}\s*$`)
+
 // hugeQuantities returns an error for each quantity such as 1e-999999999. They must be found before they are decoded:
 // resource.ParseQuantity writes the number out and would take hours. The data must be valid JSON.
 func hugeQuantities(data []byte) []error {
@@ -455,8 +458,13 @@ func hugeQuantities(data []byte) []error {
 			_, _ = decoder.Token()
 		default:
 			ofNode := len(path) == 4 && path[0] == "nodes" && (path[2] == "allocatable" || path[2] == "requested")
-			if text := fmt.Sprint(token); ofNode && hugeExponent.MatchString(text) {
+			text := fmt.Sprint(token)
+			switch ofPod := len(path) > 1 && path[0] == "networkConfig" && (path[1] == "source" || path[1] == "target"); {
+			case !hugeQuantity.MatchString(text):
+			case ofNode:
 				problems = append(problems, fmt.Errorf("nodes.%s.%s: %s: exponent is out of range", path[2], path[3], text))
+			case ofPod: // some field of its PodSpecs
+				problems = append(problems, fmt.Errorf("%s: %s: exponent is out of range", strings.Join(path, "."), text))
 			}
 		}
 	}

@@ -26,6 +26,10 @@ func TestDecodeSnapshot(t *testing.T) {
 			"nodes": [{"name": "b", "ready": "True", "requested": {"cpu": "1\u0065-999999999"}}]}`, `read snapshot: nodes.allocatable.cpu: 1e-999999999: exponent is out of range
 nodes.requested.memory: 1e999999999: exponent is out of range
 nodes.requested.cpu: 1e-999999999: exponent is out of range`},
+		{"a quantity of a pod that takes hours to parse", `{` + head + `, "nodes": [], "networkConfig": {
+			"diagnostics": {"sourcePlacement": {"nodeSelector": {"commit": "12e34567"}}}, "target": {"priorityClassName": "a-1e345"},
+			"source": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1e-999999999"}}}]}}}`, `read snapshot: ` +
+			`networkConfig.source.containers.[].resources.requests.cpu: 1e-999999999: exponent is out of range`},
 		{"every problem at once", `{` + head + `, "Nodes": [], "nodes": [
 			{"name": "a", "ready": "True", "ready": "True", "memory": 3}, {"ready": "True"}, {"name": "a", "ready": "True"}, {"name": "b", "ready": "yes"}],
 			"selections": [
@@ -87,6 +91,7 @@ func FuzzDecodeSnapshot(f *testing.F) {
 	f.Add([]byte(strings.ReplaceAll(string(data), "worker-1", "worker-2")))
 	f.Add([]byte(strings.ReplaceAll(string(data), `"110"`, `"1e-9999"`)))
 	f.Add([]byte(`{"apiVersion": "checkplan.dev/v1alpha1", "kind": "Snapshot", "nodes": [{"name": "a", "ready": "True", "podCIDRs": ["x"]}]}`))
+	f.Add([]byte(`{"apiVersion": "checkplan.dev/v1alpha1", "kind": "Snapshot", "networkConfig": {"source": {"overhead": {"cpu": "1e-9999"}}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := DecodeSnapshot(data)
 		if err != nil {

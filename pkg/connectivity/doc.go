@@ -87,7 +87,9 @@
 // pair without any result in a run is Unknown at the end of the run. While nothing runs, nothing writes: an object
 // keeps the state of the last run. Readers therefore compare the time of the newest entry in successes and failures
 // with the annotation checkplan.dev/stale-after. The next run of any plan with such objects in the namespace sets what
-// is too old to Unknown, and deletes objects of pairs that no check expects after the time in checkplan.dev/retention.
+// is too old to Unknown. The next run of the same plan deletes the objects of its checks whose pairs no check of the
+// plan expects, after the time in checkplan.dev/retention. A run of any plan deletes the objects of other checks and
+// plans 35 days after their last result, or after their retention if it is longer: it does not know what those expect.
 //
 // Times are written with fractions of a second, which metav1.Time would truncate.
 //

@@ -87,10 +87,49 @@ type recorder struct {
 	mu      sync.Mutex  // guards following
 	recent  []time.Time // when events were added, in the last burstPeriod
 	until   time.Time   // events before this time are held back; zero means none are
-	held    []event     // in the order of arrival
+	held    []*summary  // of the events that are held back, in the order of the first event of each
 	waiting []event     // to be sent
 	trouble error       // why the first waiting event was not sent; it is retried
 	pause   time.Time   // no try before
+}
+
+// summary is the held events of a node and reason. It has a bound, unlike their number: a control plane that flaps for
+// half an hour has a million events.
+type summary struct {
+	first, last event
+	count       int32
+	text        strings.Builder // a line for each event, up to maxEventText
+	omitted     int             // events after the text
+}
+
+// add takes one more event.
+func (s *summary) add(e event) {
+	if s.count == 0 {
+		s.first = e
+	}
+	s.last = e
+	s.count++
+	line := fmt.Sprintf("%s: %s\n", e.at.UTC().Format(time.RFC3339), e.message)
+	if s.omitted > 0 || s.text.Len()+len(line) > maxEventText {
+		s.omitted++
+		return
+	}
+	s.text.WriteString(line)
+}
+
+// event is all events in one.
+func (s *summary) event() event {
+	e := s.last
+	if s.count == 1 {
+		return e
+	}
+	e.first, e.count = s.first.at, s.count
+	e.key = "summary " + s.first.key + s.last.key
+	if s.omitted > 0 {
+		fmt.Fprintf(&s.text, "and %d more\n", s.omitted)
+	}
+	e.message = strings.TrimSuffix(s.text.String(), "\n")
+	return e
 }
 
 // add sends an event, or holds it back.
@@ -106,11 +145,21 @@ func (r *recorder) add(now time.Time, e event) {
 		r.until = now.Add(holdBack)
 	}
 	if !r.until.IsZero() {
-		r.held = append(r.held, e)
+		r.hold(e)
 		return
 	}
 	r.recent = append(r.recent, now)
 	r.waiting = append(r.waiting, e)
+}
+
+// hold adds an event to the summary of its node and reason. r.mu is held.
+func (r *recorder) hold(e event) {
+	at := slices.IndexFunc(r.held, func(s *summary) bool { return s.last.node == e.node && s.last.reason == e.reason })
+	if at < 0 {
+		at = len(r.held)
+		r.held = append(r.held, &summary{})
+	}
+	r.held[at].add(e)
 }
 
 // release combines the held events when their time is over. r.mu is held.
@@ -128,42 +177,12 @@ func (r *recorder) flush() {
 	r.sumUp()
 }
 
-// sumUp combines all held events of a node and reason into one. r.mu is held.
+// sumUp sends the summaries of the held events. r.mu is held.
 func (r *recorder) sumUp() {
-	type group struct{ node, reason string }
-	var order []group
-	held := map[group][]event{}
-	for _, e := range r.held {
-		g := group{e.node, e.reason}
-		if held[g] == nil {
-			order = append(order, g)
-		}
-		held[g] = append(held[g], e)
-	}
-	for _, g := range order {
-		first, last := held[g][0], held[g][len(held[g])-1]
-		if len(held[g]) > 1 {
-			last.first, last.count = first.at, int32(len(held[g]))
-			last.key = "summary " + first.key + last.key
-			last.message = join(held[g])
-		}
-		r.waiting = append(r.waiting, last)
+	for _, s := range r.held {
+		r.waiting = append(r.waiting, s.event())
 	}
 	r.held, r.until = nil, time.Time{}
-}
-
-// join returns the messages of several events, one per line.
-func join(events []event) string {
-	var text strings.Builder
-	for i, e := range events {
-		line := fmt.Sprintf("%s: %s\n", e.at.UTC().Format(time.RFC3339), e.message)
-		if text.Len()+len(line) > maxEventText {
-			fmt.Fprintf(&text, "and %d more\n", len(events)-i)
-			break
-		}
-		text.WriteString(line)
-	}
-	return strings.TrimSuffix(text.String(), "\n")
 }
 
 // send creates the waiting events and reports whether none is left. An event that already exists was created by an

@@ -256,6 +256,9 @@ func TestEventLimits(t *testing.T) {
 		if got := collect(r); len(got) != 30 {
 			t.Errorf("%d events", len(got))
 		}
+		if len(r.held) != 1 || r.held[0].text.Len() > maxEventText { // of 970 events
+			t.Errorf("%d summaries are held, want 1 of at most %d bytes", len(r.held), maxEventText)
+		}
 		r.flush()
 		got := collect(r)
 		if len(got) != 1 {
@@ -263,6 +266,10 @@ func TestEventLimits(t *testing.T) {
 		}
 		if len(got[0]) > maxEventText+200 || !strings.Contains(got[0], "\nand ") || !strings.HasSuffix(got[0], " more") {
 			t.Errorf("summary of %d bytes ends with %q", len(got[0]), got[0][len(got[0])-40:])
+		}
+		omitted, text := 0, got[0][strings.LastIndex(got[0], "\n")+1:]
+		if _, err := fmt.Sscanf(text, "and %d more", &omitted); err != nil || strings.Count(got[0], "\n")+omitted != 970 {
+			t.Errorf("%d lines, %q; want 970 events in all", strings.Count(got[0], "\n"), text)
 		}
 	})
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,29 +25,47 @@ import (
 type RetireOptions struct {
 	Dynamic   dynamic.Interface
 	Namespace string
-	// Worksheet of the check, with Connections: the expected pairs, and how long the objects of other pairs are kept.
-	Worksheet *checkup.Worksheet
+	// Worksheets of the plan's checks that write objects: the expected pairs, and how long the objects of other pairs
+	// are kept. Those without Connections are skipped.
+	Worksheets []*checkup.Worksheet
 	// Started is the start time of the run.
 	Started time.Time
 }
 
-// Retire checks the objects of the namespace after a run. Objects of pairs that the worksheet does not expect become
-// Unknown if their last result is older than staleAfter, and are deleted if it is older than retention; an object
-// without a result is judged by its own age. Objects of expected pairs are never deleted. They become Unknown if their
-// last result was older than staleAfter when the run began and the run added none, for example because its probe task
-// never ran. Objects of other checks and plans age by their annotations: nothing else would age them until their next
-// run.
+// abandoned is how old the last result of an object of another check or plan is when Retire deletes the object, if its
+// retention is not longer: no worksheet shows whether its check still expects the pair. A plan that runs once a month
+// finds its objects.
+const abandoned = 35 * 24 * time.Hour
+
+// standing is what the worksheets show about the pair of an object.
+type standing int
+
+const (
+	unknown    standing = iota // its check has no worksheet here
+	expected                   // by any check of the plan
+	unexpected                 // by all of them, and its check has a worksheet
+)
+
+// Retire checks the objects of the namespace after a run. Objects of pairs that no worksheet expects become Unknown if
+// their last result is older than staleAfter, and are deleted if it is older than retention; an object without a result
+// is judged by its own age. Objects of expected pairs are never deleted. They become Unknown if their last result was
+// older than staleAfter when the run began and the run added none, for example because its probe task never ran.
+// Objects of other checks and plans age by their annotations, because nothing else would age them until their next run.
+// They are deleted after 35 days at the earliest: their checks may still expect the pairs.
 //
 // The error joins the errors of all objects that could not be read or written; the other objects are still processed.
 func Retire(ctx context.Context, o RetireOptions) (deleted int, err error) {
-	w := o.Worksheet
-	if w.Connections == nil {
+	other := func(w *checkup.Worksheet) bool { return w.Connections == nil }
+	sheets := slices.DeleteFunc(slices.Clone(o.Worksheets), other)
+	if len(sheets) == 0 {
 		return 0, nil
 	}
-	expected := map[string]bool{}
-	for p := range w.Pairs() {
-		if w.Targets[p.Target].Peer != nil {
-			expected[checkup.ConnectivityName(w.Sources[p.Source], w.Targets[p.Target])] = true
+	wanted := map[string]bool{}
+	for _, w := range sheets {
+		for p := range w.Pairs() {
+			if w.Targets[p.Target].Peer != nil {
+				wanted[checkup.ConnectivityName(w.Sources[p.Source], w.Targets[p.Target])] = true
+			}
 		}
 	}
 	objects := o.Dynamic.Resource(Resource).Namespace(o.Namespace)
@@ -57,18 +76,23 @@ func Retire(ctx context.Context, o RetireOptions) (deleted int, err error) {
 		group    errgroup.Group
 	)
 	group.SetLimit(crd.AtOnce)
-	own := ownLabels(w.Plan, w.Check)
 	ours := labels.SelectorFromSet(labels.Set{checkup.LabelManagedBy: checkup.ManagedBy}).String()
 	err = crd.Each(ctx, objects, metav1.ListOptions{LabelSelector: ours}, func(u *unstructured.Unstructured) error {
-		ages, ok := w.Connections.Checks, true
-		if !has(u.GetLabels(), own) {
-			ages, ok = agesOf(u)
+		ages, ok := agesOf(u)
+		pair := unknown
+		for _, w := range sheets {
+			if has(u.GetLabels(), ownLabels(w.Plan, w.Check)) {
+				ages, ok, pair = w.Connections.Checks, true, unexpected
+			}
 		}
 		if !ok {
 			return nil
 		}
+		if wanted[u.GetName()] {
+			pair = expected
+		}
 		group.Go(func() error {
-			gone, err := retire(ctx, objects, u, expected[u.GetName()], ages, o.Started, now)
+			gone, err := retire(ctx, objects, u, pair, ages, o.Started, now)
 			mu.Lock()
 			defer mu.Unlock()
 			if gone {
@@ -93,7 +117,7 @@ func retire(
 	ctx context.Context,
 	objects dynamic.ResourceInterface,
 	u *unstructured.Unstructured,
-	expected bool,
+	pair standing,
 	c checkup.ConnectivityChecks,
 	started, now time.Time,
 ) (deleted bool, err error) {
@@ -106,16 +130,20 @@ func retire(
 		last, what = u.GetCreationTimestamp().Time, "no result since the object was created at "
 	}
 	age := now.Sub(last)
-	if expected {
+	retention := time.Duration(c.Retention)
+	if pair == unknown {
+		retention = max(retention, abandoned)
+	}
+	if pair == expected {
 		age = started.Sub(last)
-	} else if age >= time.Duration(c.Retention) {
+	} else if age >= retention {
 		return crd.Delete(ctx, objects, u)
 	}
 	if age < time.Duration(c.StaleAfter) || reachable(&status).Status == metav1.ConditionUnknown {
 		return false, nil
 	}
 	message := what + last.UTC().Format(time.RFC3339)
-	if !expected {
+	if pair == unexpected {
 		message += "; the pair is no longer expected"
 	}
 	h := history{settled: status, id: identity{label: targetLabel(u)}}

@@ -40,7 +40,7 @@ func TestRetire(t *testing.T) {
 		gone.Targets[1].Peer = nil // etcd b was removed
 		retire := func(started time.Time) int {
 			t.Helper()
-			n, err := Retire(t.Context(), RetireOptions{Dynamic: s, Namespace: testNamespace, Worksheet: gone, Started: started})
+			n, err := Retire(t.Context(), RetireOptions{Dynamic: s, Namespace: testNamespace, Worksheets: []*checkup.Worksheet{gone}, Started: started})
 			if err != nil {
 				t.Error(err)
 			}
@@ -100,7 +100,8 @@ func TestRetire(t *testing.T) {
 	})
 }
 
-// The objects of a plan that no longer runs age by their own annotations, in the next run of any plan.
+// The objects of a plan that no longer runs age by their own annotations, in the next run of any plan. They are deleted
+// late, because that plan may run again.
 func TestRetireOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -123,10 +124,11 @@ func TestRetireOthers(t *testing.T) {
 			{15 * time.Minute, "True TCPConnectSuccess", 0},
 			{10 * time.Minute, "Unknown NoRecentResult", 0},
 			{22 * time.Hour, "Unknown NoRecentResult", 0},
-			{3 * time.Hour, "", 4},
+			{3 * time.Hour, "Unknown NoRecentResult", 0}, // its retention
+			{34 * 24 * time.Hour, "", 4},
 		} {
 			time.Sleep(step.after)
-			n, err := Retire(t.Context(), RetireOptions{Dynamic: s, Namespace: testNamespace, Worksheet: w, Started: time.Now()})
+			n, err := Retire(t.Context(), RetireOptions{Dynamic: s, Namespace: testNamespace, Worksheets: []*checkup.Worksheet{w}, Started: time.Now()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,6 +138,33 @@ func TestRetireOthers(t *testing.T) {
 			if step.want != "" {
 				wantReachable(t, s, nameAB, step.want)
 			}
+		}
+	})
+}
+
+// A pair is expected if any check of the plan expects it: two checks keep the objects of each other.
+func TestRetireTwoChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		b := s.book(t, worksheet())
+		b.Results(all(good))
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		other := worksheet()
+		other.Check, other.Assignments = "db", [][]int{{0}, {}}
+		api := worksheet()
+		api.Assignments = [][]int{{1, 2}, {0, 1}} // what db expects is not listed here
+		time.Sleep(3 * time.Hour)
+		for _, sheets := range [][]*checkup.Worksheet{{other, api}, {other}} { // the second: the worksheet of api cannot be read
+			n, err := Retire(t.Context(), RetireOptions{Dynamic: s, Namespace: testNamespace, Worksheets: sheets, Started: time.Now()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(allNames, s.names(t)); diff != "" || n != 0 {
+				t.Errorf("deleted %d, objects (-want +got):\n%s", n, diff)
+			}
+			wantReachable(t, s, nameBA, "Unknown NoRecentResult")
 		}
 	})
 }
@@ -163,7 +192,7 @@ func TestRetireRaces(t *testing.T) {
 		s.take()
 		for _, retention := range []time.Duration{time.Minute, time.Hour} { // to delete, and to be Unknown
 			checks := checkup.ConnectivityChecks{Retention: checkup.Duration(retention), StaleAfter: checkup.Duration(time.Minute)}
-			deleted, err := retire(t.Context(), objects, stale, false, checks, time.Now(), time.Now())
+			deleted, err := retire(t.Context(), objects, stale, unexpected, checks, time.Now(), time.Now())
 			if deleted || err != nil {
 				t.Errorf("deleted %v, error %v", deleted, err)
 			}
@@ -187,7 +216,7 @@ func TestRetireErrors(t *testing.T) {
 		time.Sleep(3 * time.Hour)
 		w := worksheet()
 		w.Assignments = [][]int{nil, nil} // nothing is expected
-		o := RetireOptions{Dynamic: s, Namespace: testNamespace, Worksheet: w, Started: time.Now()}
+		o := RetireOptions{Dynamic: s, Namespace: testNamespace, Worksheets: []*checkup.Worksheet{w}, Started: time.Now()}
 		s.refuse = func(verb, _, _, name string) error {
 			if verb == "delete" && name == nameAB {
 				return apierrors.NewForbidden(Resource.GroupResource(), name, errors.New("User \"conclude\" cannot delete"))
@@ -202,7 +231,7 @@ func TestRetireErrors(t *testing.T) {
 		if n, err := Retire(t.Context(), o); n != 0 || !errors.Is(err, errAway) || !strings.HasPrefix(err.Error(), "list PodNetworkConnectivityChecks in namespace checks: ") {
 			t.Errorf("deleted %d, error %v", n, err)
 		}
-		o.Worksheet = &checkup.Worksheet{} // of another kind
+		o.Worksheets = []*checkup.Worksheet{{}} // of another kind
 		if n, err := Retire(t.Context(), o); n != 0 || err != nil {
 			t.Errorf("deleted %d, error %v", n, err)
 		}

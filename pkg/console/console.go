@@ -33,6 +33,8 @@ type Guest struct {
 	closed bool
 	said   tail
 
+	// boot is that of the first State of checkplan's own guest; nil before Ready.
+	boot *uint64
 	// shell of a guest with a login; nil before Ready.
 	shell *shell
 	// times of dialogs with it; nil is defaultTiming.
@@ -61,7 +63,8 @@ const (
 
 // Ready waits until the guest can measure: until checkplan's own guest reports that it
 // can, or until the other guest is logged in and has a ping. The error says at which
-// step it stopped, and what the console showed last.
+// step it stopped, and what the console showed last. A later call returns an error if
+// checkplan's own guest has restarted since the first: it answered nothing meanwhile.
 func (g *Guest) Ready(ctx context.Context) error {
 	talk := g.ownReady
 	if g.Login != nil {

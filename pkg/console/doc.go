@@ -27,7 +27,8 @@
 //
 // The guest keeps the messages of its last order: a client that missed some, or that
 // lost its connection, requests them again. The guest sends its state once without a
-// request, with an empty ID, when it begins to listen.
+// request, with an empty ID, when it begins to listen. The state has a number by which
+// the client notices that the guest restarted.
 //
 // # Other guests
 //

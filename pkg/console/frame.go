@@ -17,6 +17,9 @@ type State struct {
 	// Version of the agent, and release of the kernel.
 	Version string `json:"version"`
 	Kernel  string `json:"kernel,omitempty"`
+	// Boot is another number each time the guest is started. Serve sets it. (Uptime is no proof of a restart: the clock
+	// of a guest may be slow.)
+	Boot uint64 `json:"boot,omitempty"`
 	// Uptime in milliseconds since the kernel was started.
 	Uptime int64 `json:"uptime,omitempty"`
 	// Clock is the kernel's clock source, such as kvm-clock.

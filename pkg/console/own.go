@@ -87,7 +87,10 @@ func (g *Guest) ownReady(ctx context.Context, c *connection, heard func()) error
 			return false, false, nil
 		case len(r.State.Problems) > 0:
 			return false, false, fmt.Errorf("the guest cannot measure: %s", strings.Join(r.State.Problems, "; "))
+		case g.boot != nil && *g.boot != r.State.Boot:
+			return false, false, errors.New("the guest restarted since it was ready")
 		}
+		g.boot = &r.State.Boot
 		g.logf("the guest is ready %s after its kernel started; its clock is %s",
 			time.Duration(r.State.Uptime)*time.Millisecond, checkup.Clean(r.State.Clock))
 		return true, false, nil

@@ -287,6 +287,48 @@ func TestMeasureRestart(t *testing.T) {
 	})
 }
 
+// A guest that restarted since it was ready is not ready again: it answered nothing meanwhile. It is the same guest when
+// its console was lost, or failed.
+func TestReadyRestart(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		next func(first *Server) *Server
+		want string
+	}{
+		{"restarted", func(*Server) *Server { return server(nil, 0) }, "the guest restarted since it was ready"},
+		{"the console failed", func(first *Server) *Server { return first }, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLine()
+				ctx, crash := context.WithCancel(t.Context())
+				first := server(nil, 0)
+				served := make(chan struct{})
+				go func() {
+					defer close(served)
+					first.Serve(ctx, l.guest)
+				}()
+				g := &Guest{Dial: l.dial}
+				defer g.Close()
+				for range 2 {
+					if err := ready(t.Context(), g); err != nil {
+						t.Fatal(err)
+					}
+				}
+				crash()
+				l.guest.typed <- []byte("\n") // ends the first server's read
+				<-served
+				synctest.Wait()
+				serve(t, tt.next(first), l)
+				err := ready(t.Context(), g)
+				if (err != nil) != (tt.want != "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
+					t.Errorf("%v, want %q", err, tt.want)
+				}
+			})
+		})
+	}
+}
+
 // Nothing that is typed makes a guest fall.
 func FuzzServe(f *testing.F) {
 	good, err := frame(requestMark, request{ID: "a", Order: json.RawMessage(`{}`)})

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"sync"
 
@@ -24,6 +25,7 @@ type Server struct {
 	// network.
 	Run func(ctx context.Context, order io.Reader, out io.Writer) error
 
+	boot    uint64     // see State
 	mu      sync.Mutex // guards following
 	running *execution // the last order; nil before the first
 	// next is the number of its first message that has not been sent.
@@ -48,11 +50,21 @@ func (s *Server) Serve(ctx context.Context, rw io.ReadWriter) error {
 	s.news = make(chan struct{}, 1)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s.reply(reply{State: new(s.State())})
+	if s.boot == 0 { // a console that failed is served again
+		s.boot = rand.Uint64() // not crypto/rand, which waits for entropy after a boot
+	}
+	s.reply(reply{State: s.state()})
 	go func() { cancel(s.read(ctx, rw)) }()
 	go func() { cancel(s.write(ctx, rw)) }()
 	<-ctx.Done()
 	return context.Cause(ctx)
+}
+
+// state is the guest's state, with its boot.
+func (s *Server) state() *State {
+	state := s.State()
+	state.Boot = s.boot
+	return &state
 }
 
 // read takes requests.
@@ -79,7 +91,7 @@ func (s *Server) read(ctx context.Context, r io.Reader) error {
 // take does what a request asks.
 func (s *Server) take(ctx context.Context, q request) {
 	if len(q.Order) == 0 {
-		s.reply(reply{ID: q.ID, State: new(s.State())})
+		s.reply(reply{ID: q.ID, State: s.state()})
 		return
 	}
 	s.mu.Lock()

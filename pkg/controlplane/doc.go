@@ -59,8 +59,9 @@
 //	both                  to  kube-apiserver.service, load-balancer-internal, load-balancer-external
 //	kube-apiserver        to  kube-apiserver, node
 //
-// A firewall may block aggregated API servers that do not use etcd, such as
-// metrics-server, from etcd: then the plan must name its pairs itself.
+// To etcd, a preset probes only from OpenShift's own aggregated API servers, which are
+// known to use it. Others, such as metrics-server, do not, and a firewall may block
+// them. A plan that names this pair itself probes from all of them.
 //
 // generic is for a control plane of which only the API is visible, because its
 // operator runs it elsewhere:

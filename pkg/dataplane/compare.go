@@ -85,7 +85,10 @@ func (d Difference) same() same {
 // them says, as kube-proxy does. If several have it in the table that was read (a node port that addresses of the node
 // serve differently), each has to be as wanted.
 func Compare(want, have Table) []Difference {
-	c := comparison{family: have.Family, at: map[same]*Difference{}, wanted: map[string]int{}, missing: map[string]int{}}
+	c := comparison{
+		family: have.Family, at: map[same]*Difference{}, places: map[*Difference]map[Key]int{},
+		wanted: map[string]int{}, missing: map[string]int{},
+	}
 	wanted, had := index(want), index(have)
 	for _, w := range want.Frontends {
 		c.wanted[w.Service]++
@@ -159,6 +162,8 @@ func index(t Table) map[Key]*[len(Origins)][]Frontend {
 type comparison struct {
 	family Family
 	at     map[same]*Difference
+	// places are the indexes of keys in At.
+	places map[*Difference]map[Key]int
 	// wanted and missing count frontends of a Service.
 	wanted, missing map[string]int
 }
@@ -168,14 +173,15 @@ func (c *comparison) add(d Difference, key Key, from Origin) {
 	known := c.at[d.same()]
 	if known == nil {
 		known = &d
-		c.at[d.same()] = known
+		c.at[d.same()], c.places[known] = known, map[Key]int{}
 	}
-	if i := slices.IndexFunc(known.At, func(p Place) bool { return p.Key == key }); i >= 0 {
+	if i, ok := c.places[known][key]; ok {
 		if !slices.Contains(known.At[i].From, from) {
 			known.At[i].From = append(known.At[i].From, from)
 		}
 		return
 	}
+	c.places[known][key] = len(known.At)
 	known.At = append(known.At, Place{key, []Origin{from}})
 }
 
@@ -354,13 +360,17 @@ func Both(first, second []Difference) []Difference {
 		if !ok {
 			continue
 		}
+		before := make(map[Key][]Origin, len(e.At))
+		for _, p := range e.At {
+			before[p.Key] = p.From
+		}
 		var at []Place
 		for _, p := range d.At {
-			i := slices.IndexFunc(e.At, func(q Place) bool { return q.Key == p.Key })
-			if i < 0 {
+			from, ok := before[p.Key]
+			if !ok {
 				continue
 			}
-			p.From = slices.DeleteFunc(slices.Clone(p.From), func(o Origin) bool { return !slices.Contains(e.At[i].From, o) })
+			p.From = slices.DeleteFunc(slices.Clone(p.From), func(o Origin) bool { return !slices.Contains(from, o) })
 			if len(p.From) > 0 {
 				at = append(at, p)
 			}

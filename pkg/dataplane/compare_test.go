@@ -143,6 +143,27 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// BenchmarkUnnamed is the comparison of many rules that no Service has and that do not say of which Service they are:
+// they are one Difference with many places. A hostile agent may report as many.
+func BenchmarkUnnamed(b *testing.B) {
+	have := dataplane.Table{Family: dataplane.IPv4}
+	const frontends = 100_000
+	for i := range frontends {
+		have.Frontends = append(have.Frontends, dataplane.Frontend{
+			Key: dataplane.Key{
+				Address: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Protocol: "TCP", Port: 80,
+			},
+			From: dataplane.Outside, Action: dataplane.Forward, Endpoints: endpoints("10.0.0.1:80"),
+		})
+	}
+	for b.Loop() {
+		both := dataplane.Both(dataplane.Compare(dataplane.Table{}, have), dataplane.Compare(dataplane.Table{}, have))
+		if len(both) != 1 || len(both[0].At) != frontends {
+			b.Fatalf("%d differences", len(both))
+		}
+	}
+}
+
 func TestBoth(t *testing.T) {
 	less := of(func(f *dataplane.Frontend) { f.Endpoints = f.Endpoints[:1] })
 	pods := of(func(f *dataplane.Frontend) {

@@ -347,31 +347,44 @@ func findingsFor(r checkup.CheckReport) (lines []string) {
 // TestChanged: a wrong answer about a Service that changed, and any failure of a server of which the DNS Service
 // changed, are unmeasured. Silence is not excused by a change of the Service that is asked for.
 func TestChanged(t *testing.T) {
+	before := func() *town {
+		t := small()
+		t.service("shop", "one", 1, func(s *corev1.Service, slices []discoveryv1.EndpointSlice) {
+			headless(s, slices)
+			onlyIPv4(s, slices)
+		})
+		return t
+	}
 	tests := []struct {
 		name             string
 		answer           answer
 		change           func(*town)
 		fail, unmeasured int
+		question, server string // that get the answer
 	}{
-		{"nothing", wrong, func(*town) {}, 1, 0},
-		{"the Service, and a wrong answer", wrong, func(t *town) { t.EndpointSlices[1].Generation++ }, 0, 1},
-		{"the Service in another family", wrong, func(t *town) { t.EndpointSlices[2].Generation++ }, 1, 0},
-		{"the Service, and no answer", silent, func(t *town) { t.EndpointSlices[1].Generation++ }, 1, 0},
-		{"the DNS Service", silent, func(t *town) { t.EndpointSlices[0].Endpoints = t.EndpointSlices[0].Endpoints[:1] }, 0, 1},
-		{"a deleted Service", wrong, func(t *town) { t.ServiceObjects = t.ServiceObjects[:1] }, 0, 1},
+		{"nothing", wrong, func(*town) {}, 1, 0, "A shop/web", "10.244.1.2"},
+		{"the Service, and a wrong answer", wrong, func(t *town) { t.EndpointSlices[1].Generation++ }, 0, 1, "A shop/web", "10.244.1.2"},
+		{"the Service in another family", wrong, func(t *town) { t.EndpointSlices[2].Generation++ }, 1, 0, "A shop/web", "10.244.1.2"},
+		{"the Service, and no answer", silent, func(t *town) { t.EndpointSlices[1].Generation++ }, 1, 0, "A shop/web", "10.244.1.2"},
+		{"the DNS Service", silent, func(t *town) { t.EndpointSlices[0].Endpoints = t.EndpointSlices[0].Endpoints[:1] }, 0, 1, "A shop/web", "10.244.1.2"},
+		{"a deleted Service", wrong, func(t *town) { t.ServiceObjects = t.ServiceObjects[:1] }, 0, 1, "A shop/web", "10.244.1.2"},
+		{"the Service, and no answer of the resolver", silent, func(t *town) { t.EndpointSlices[1].Generation++ }, 0, 1,
+			"A shop/web", ResolverName},
+		{"a headless Service in the family that it has", wrong, func(t *town) { t.EndpointSlices[len(t.EndpointSlices)-2].Generation++ }, 0, 1,
+			"AAAA shop/one", "10.244.1.2"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := expanded(t, specOf(), small())
+			w := expanded(t, specOf(), before())
 			network := func(a asked) answer {
-				if a.node == "n1" && a.server == "10.244.1.2" && a.question == "A shop/web" && a.transport == UDP {
+				if a.node == "n1" && a.server == tt.server && a.question == tt.question && a.transport == UDP {
 					return tt.answer
 				}
 				return right
 			}
 			r := measure(t, w, network)
 			look(t, w, r, network)
-			now := small()
+			now := before()
 			tt.change(now)
 			r.Facts = AskAfter(t.Context(), fake.NewClientset(objectsOf(now)...), w)
 			report := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)

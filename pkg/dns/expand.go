@@ -145,7 +145,8 @@ func write(
 			checkup.Endpoint{Label: fmt.Sprintf("%s at %s/%s", q.label, at, s.transport), Peer: peer},
 			Target{
 				Server: s.name, Question: q.label, Service: q.service,
-				ServiceState: serviceState(states, q.service, q.kind), ServerState: serverState(states, sheet.DNSService, *peer),
+				ServiceState: serviceState(states, q.service, peer.Question),
+				ServerState:  serverState(states, sheet.DNSService, *peer),
 			},
 			index,
 		}

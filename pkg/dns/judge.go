@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
@@ -41,9 +42,13 @@ func Judge(
 }
 
 // excused reports whether a change explains a failure: of the server always, and of the Service if the answer was
-// wrong. A Service that changes is no reason for silence.
+// wrong. A Service that changes is no reason for silence, unless a resolver completes the name: if the name is gone, it
+// asks for names outside the cluster next, and whatever these servers do is the result.
 func excused(w *checkup.Worksheet, o *judge.Outcome, changed map[int]bool) bool {
-	return changed[len(w.Targets)+o.Pair.Target] || changed[o.Pair.Target] && o.Cause.Reason == checkup.ReasonWrong
+	peer := w.Targets[o.Pair.Target].Peer
+	completed := peer != nil && peer.Question != nil && !strings.HasSuffix(peer.Question.Name, ".")
+	return changed[len(w.Targets)+o.Pair.Target] ||
+		changed[o.Pair.Target] && (o.Cause.Reason == checkup.ReasonWrong || completed)
 }
 
 // Again returns the worksheet of the second look: the pairs that failed or are undecided. It is nil if there are none,

@@ -89,20 +89,21 @@ func AskAfter(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet)
 	return servicecheck.AskAgain(ctx, c, sheet.Listings, 2*n, func(now servicecheck.States, i int) bool {
 		peer, t := w.Targets[i%n].Peer, sheet.Targets[i%n]
 		if i < n {
-			return peer == nil || peer.Question == nil || serviceState(now, t.Service, peer.Question.Type) != t.ServiceState
+			return peer == nil || peer.Question == nil || serviceState(now, t.Service, peer.Question) != t.ServiceState
 		}
 		return peer == nil || serverState(now, sheet.DNSService, *peer) != t.ServerState
 	})
 }
 
-// serviceState is a digest of what the answer to a question of a type about a Service depends on; empty without one.
-func serviceState(states servicecheck.States, service, kind string) string {
+// serviceState is a digest of what the answer to a question about a Service depends on; empty without one. Whether a
+// name without addresses of one family exists depends on both families.
+func serviceState(states servicecheck.States, service string, q *checkup.Question) string {
 	switch {
 	case service == "":
 		return ""
-	case kind == "A":
+	case q.Type == "A" && q.Answer != checkup.AnswerNoData:
 		return states.Of(service, checkup.IPv4)
-	case kind == "AAAA":
+	case q.Type == "AAAA" && q.Answer != checkup.AnswerNoData:
 		return states.Of(service, checkup.IPv6)
 	}
 	return states.Of(service, checkup.IPv4) + states.Of(service, checkup.IPv6)

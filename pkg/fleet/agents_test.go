@@ -543,6 +543,30 @@ func TestMeasureRefused(t *testing.T) {
 	}
 }
 
+// TestEventsAreListedOnce: however many agents went wrong, events are listed once, also if that is refused.
+func TestEventsAreListedOnce(t *testing.T) {
+	for _, err := range []error{nil, apierrors.NewForbidden(corev1.Resource("events"), "", errors.New("no"))} {
+		w := worksheet(4)
+		c := newCluster()
+		listed := 0
+		c.PrependReactor("list", "events", func(k8stesting.Action) (bool, runtime.Object, error) {
+			listed++
+			return err != nil, nil, err
+		})
+		for _, node := range []string{"n0", "n1", "n2"} {
+			c.becomes[node] = unschedulable("0/4 nodes are available")
+		}
+		f, _ := newFleet(t, c)
+		f.OpenLog = (&logs{w: w}).open
+		if err := f.Measure(t.Context(), w, rosterOf(w), newSink(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if listed != 1 {
+			t.Errorf("events were listed %d times (%v), want once", listed, err)
+		}
+	}
+}
+
 // TestManyAgents: more agents than streams all have their turn, though some of
 // them hang.
 func TestManyAgents(t *testing.T) { synctest.Test(t, testManyAgents) }

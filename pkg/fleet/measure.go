@@ -294,6 +294,7 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 // with reading its log, by agent.
 func (m *measuring) conclude(ctx context.Context, trouble []string) {
 	var warnings map[string]Warning
+	asked := false
 	// The deadline of the pods is over, but not the time to find out why they ended.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -308,8 +309,8 @@ func (m *measuring) conclude(ctx context.Context, trouble []string) {
 			s.Pod = ""
 		}
 		if a.missed() {
-			if warnings == nil && ctx.Err() == nil && a.inside == nil {
-				warnings = m.Warnings(after, "Pod")
+			if !asked && ctx.Err() == nil && a.inside == nil {
+				warnings, asked = m.Warnings(after, "Pod"), true
 			}
 			s.Cause = a.cause(trouble[i], warnings[a.name])
 			m.logf("::warning::source %s: %s", m.w.Sources[a.source].Name(), s.Cause)

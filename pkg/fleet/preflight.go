@@ -65,13 +65,14 @@ type Attachment struct {
 // Preflight attaches a short pod to the network of each of the VMs, where the VM is to
 // run, and returns by the VM's index how that went: if a node lacks a bridge or a
 // plugin, scheduler or kubelet report that in a second or two, and the VM would never
-// start. It waits for at most the worksheet's setup timeout. The pods are deleted when
-// the result is known: nothing deletes them when the run is stopped later.
+// start. It waits for at most half of the worksheet's setup timeout: the other half is for
+// the VMs whose preflight pods ended. The pods are deleted when the result is known:
+// nothing deletes them when the run is stopped later.
 func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) (map[int]Attachment, error) {
 	if len(vms) == 0 {
 		return nil, nil
 	}
-	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.Timeouts.Setup))
+	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.Timeouts.Setup)/2)
 	defer cancel()
 	pods := make([]*corev1.Pod, len(vms))
 	for i, vm := range vms {

@@ -25,8 +25,9 @@ const answerTime = 10 * time.Second
 // will arrive from it. It takes at most the worksheet's probe timeout. progress, if
 // not nil, is called with every change, one call at a time.
 //
-// A VM that did not answer because it no longer ran, or that was migrated, gets a Cause
-// in the roster: that is no fact about the network. When ctx is done earlier, Measure calls the sink with
+// A VM that did not answer because it no longer ran or (checkplan's own guest) had
+// restarted, or that was migrated, gets a Cause in the roster: that is no fact about the
+// network. When ctx is done earlier, Measure calls the sink with
 // every source as it is then, and returns nil. An error means that there is no right
 // to any console.
 func (g *Guests) Measure(

@@ -201,6 +201,21 @@ func TestMeasureGoesWrong(t *testing.T) {
 			},
 			source: "", target: "lost while measuring: it ended on node n2; the console showed ", rosterTarget: "lost while measuring: it ended on node n2", observations: 4,
 		}, {
+			name: "the target restarts while the source measures",
+			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
+				x.guests["n1"].run = func(o checkup.Order) []line {
+					return append([]line{{do: func() {
+						x.mu.Lock()
+						x.lines["n2"].Close()
+						delete(x.lines, "n2")
+						x.mu.Unlock()
+						x.hangUp("n2")
+					}}}, reported(o, 9999)...)
+				}
+			},
+			target:       "lost while measuring: the guest restarted since it was ready",
+			rosterTarget: "lost while measuring: the guest restarted since it was ready", observations: 4,
+		}, {
 			name: "the source is migrated, and everything is answered",
 			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
 				x.guests["n1"].run = func(o checkup.Order) []line {

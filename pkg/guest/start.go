@@ -25,8 +25,9 @@ import (
 // Start starts the VMs of the worksheet and waits until each answers on its console,
 // for at most the worksheet's setup timeout. It fills in the roster, one entry per
 // VM; a VM that did not start has a Cause there (stage setup). Before a VM is created,
-// a preflight pod attaches to its network. Pairs do not wait for each other, and a VM
-// is not waited for if the other of its pair failed.
+// a preflight pod attaches to its network. VMs wait for all preflight pods, for at most
+// half of the timeout. After that, pairs do not wait for each other, and a VM is not
+// waited for if the other of its pair failed.
 //
 // progress, if not nil, is called whenever the number of VMs that answer changes.
 func (g *Guests) Start(

@@ -207,6 +207,16 @@ func TestStartGoesWrong(t *testing.T) {
 			},
 			want: []string{"its preflight pod did not start on node n1: the kubelet of the node has not accepted the pod"}, created: 2,
 		}, {
+			name: "a plugin has no answer for the preflight pod",
+			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet) {
+				x.preflight["n1"] = func(pod *corev1.Pod) {
+					pod.Status = corev1.PodStatus{Phase: corev1.PodPending, StartTime: new(metav1.Now())}
+				}
+				x.warn(t, "Pod", checkup.ObjectName("run-uid", "vms", checkup.RolePreflight, "n1"), "FailedCreatePodSandBox",
+					`error waiting for pod: Get "https://198.18.0.2:6443/": dial tcp: connection refused`)
+			},
+			want: []string{"node n1 cannot attach a VM to network default/net (bridge br10)", "connection refused"}, created: 2,
+		}, {
 			name: "admission takes no such VM",
 			prepare: func(_ *testing.T, x *world, w *checkup.Worksheet) {
 				x.virt.PrependReactor("create", "virtualmachineinstances", func(a k8stesting.Action) (bool, runtime.Object, error) {

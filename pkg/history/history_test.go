@@ -399,6 +399,7 @@ func TestGaps(t *testing.T) {
 		{"twice a day", hours(9, 17, 33, 41, 65), due("0 9,17 * * *", 0), "[17h-17h missed 1] every 16h0m0s"},
 		{"not at night", hours(16, 17, 33, 34, 36), due("0 9-17 * * *", 0), "[10h-12h missed 1] every 2h0m0s"},
 		{"few runs", hours(0, 5), due("0 * * * *", 0), "[00h-05h missed 4] every 0s"},
+		{"a schedule that nobody can parse", hours(0, 5), due("CRON_TZ=UTC", 0), "[] every 0s"},
 		{"by a schedule since", hours(0, 24, 48, 72, 73, 75), due("0 * * * *", 72), "[01h-03h missed 1] every 24h0m0s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -672,24 +673,30 @@ func TestDecodeSetsAside(t *testing.T) {
 // FuzzDecode: no bytes make Decode or what follows it panic.
 func FuzzDecode(f *testing.F) {
 	m := mesh{nodes: nodes(5), degree: 2}
-	parts, err := Encode(Merge(Merge(nil, m.entry(0)), m.entry(1)))
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, p := range parts {
-		d, err := decodePart(p.Data)
+	for _, due := range []*Due{nil, {Cron: "* * * * *", TimeZone: "UTC"}, {Cron: "CRON_TZ=UTC", TimeZone: "UTC"}} {
+		h := Merge(Merge(nil, m.entry(0)), m.entry(1))
+		h.Due = due
+		parts, err := Encode(h)
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(p.Name, raw(f, d))
+		for _, p := range parts {
+			d, err := decodePart(p.Data)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(p.Name, raw(f, d))
+		}
 	}
 	e := m.entry(2)
 	f.Fuzz(func(t *testing.T, name string, content []byte) {
 		h, _ := Decode("p", []Part{{name, gzipped(content)}}, start)
+		if h != nil {
+			h.Overview(Filter{})
+		}
 		h = Merge(h, e)
 		h.Cumulative("mesh")
 		h.Pair("node-0001", "node-0002")
-		Gaps(h.Runs, h.Due)
 		if _, err := Encode(h); err != nil {
 			t.Error(err)
 		}

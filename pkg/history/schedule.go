@@ -3,6 +3,7 @@
 package history
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -53,9 +54,18 @@ func bySchedule(e *Entry) bool {
 	return late > -time.Minute && late < 24*time.Hour
 }
 
+// ParseCron parses five fields of cron, or a descriptor such as @daily, with the parser of Kubernetes' controller. It
+// refuses a time zone in them: Kubernetes does, too, and the parser panics if nothing follows it.
+func ParseCron(fields string) (cron.Schedule, error) {
+	if strings.Contains(fields, "TZ") {
+		return nil, errors.New("the time zone must be in timeZone")
+	}
+	return cron.ParseStandard(fields)
+}
+
 // times returns the schedule in its zone; nil if it is not valid.
 func (d *Due) times() (cron.Schedule, *time.Location) {
-	times, err := cron.ParseStandard(d.Cron)
+	times, err := ParseCron(d.Cron)
 	zone, bad := time.LoadLocation(d.TimeZone)
 	if err != nil || bad != nil {
 		return nil, nil

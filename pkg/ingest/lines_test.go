@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -109,6 +110,17 @@ func TestLinesBrokenReader(t *testing.T) {
 	}
 }
 
+// hostileTimes can be read from JSON, but some of them not be written, or not in UTC.
+var hostileTimes = []string{
+	"2026-01-02T03:04:05+24:00", "2026-01-02T03:04:05-23:60", "9999-12-31T23:59:59-01:00", "0000-01-01T00:30:00+01:00",
+	"0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "2201-01-01T00:00:00Z",
+}
+
+// resultLine is the line of a result of connection(0).
+func resultLine(at string) string {
+	return `{"results":[{"s":0,"t":0,"f":"IPv4","p":"tls","z":0,"at":"` + at + `","d":{"c":5}}]}` + "\n"
+}
+
 // FuzzLines: whatever a log holds, no line is read twice or lost, and what is passed on
 // is one message.
 func FuzzLines(f *testing.F) {
@@ -116,10 +128,16 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte(startLine + "x\n" + endLine[:30]))
 	f.Add([]byte(`{"start":{},"end":{}}` + "\n{}\nnull\n[]\n"))
 	f.Add([]byte("\n\n\x00\xff\n"))
+	for _, at := range hostileTimes {
+		f.Add([]byte(resultLine(at)))
+	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		taken := 0
 		garbage, err := Lines(bytes.NewReader(in), func(m checkup.Message) bool {
 			taken++
+			for i := range m.Results {
+				m.Results[i].At = time.Time{} // Source refuses the times that cannot be encoded
+			}
 			b, err := json.Marshal(m)
 			if err != nil {
 				t.Fatalf("a message that cannot be encoded: %v", err)

@@ -32,6 +32,9 @@ const (
 	resultBytes = 1 << 10
 	tableBytes  = 2 * MaxTable
 	otherBytes  = 4 << 20
+	// firstYear and lastYear limit the times of results. The clock of a node does not start before 1970. JSON can hold
+	// times up to 2200 in every zone, and a time.Duration their distance from today.
+	firstYear, lastYear = 1970, 2200
 )
 
 // controlNames are the names of control pairs.
@@ -285,17 +288,18 @@ func clip(message string) string {
 	return strings.ToValidUTF8(message[:MaxMessage], "") + "..."
 }
 
-// takeResults returns those of the results that are new. sense is false if any of them
-// makes no sense.
+// takeResults returns those of the results that are new. Their times are in UTC: JSON with some zones can be read, but
+// not written. sense is false if any of the results makes no sense.
 func (s *Source) takeResults(results []checkup.Result) (fresh []checkup.Result, sense bool) {
 	sense = true
 	for _, r := range results {
 		p := s.expected(r.Pair)
+		r.At = r.At.UTC()
 		boundCause(r.Failure)
 		boundCause(r.Unmeasured)
 		switch {
 		case p == nil:
-		case !s.connections || r.At.IsZero():
+		case !s.connections || r.At.Year() < firstYear || r.At.Year() > lastYear:
 			sense = false
 		case !r.At.After(p.last):
 			if s.contradicts(p, &r) {
@@ -304,7 +308,7 @@ func (s *Source) takeResults(results []checkup.Result) (fresh []checkup.Result, 
 		case p.results > p.count: // one more than were ordered, so that it shows
 			sense = false
 		default:
-			p.add(moment{r.At.UTC(), s.said(r)})
+			p.add(moment{r.At, s.said(r)})
 			p.last = r.At
 			p.results++
 			s.results++

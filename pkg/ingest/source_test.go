@@ -289,6 +289,34 @@ func ingest(t *testing.T, w *checkup.Worksheet, pieces ...[]byte) ingested {
 	return ingested{to.observations, to.results, s.Report(), received.All()}
 }
 
+// TestTimes: the time of a result that is handed on can be written, in any zone.
+func TestTimes(t *testing.T) {
+	for _, at := range append(hostileTimes, "2026-01-02T03:04:05+01:00", "1970-01-01T00:00:00Z", "2200-12-31T23:59:59Z") {
+		s, to := NewSource(connections(), 0), &sink{}
+		garbage, err := Lines(strings.NewReader(resultLine(at)), func(m checkup.Message) bool {
+			fresh, ok := s.Take(m)
+			fresh.To(to)
+			return ok
+		})
+		if err != nil || garbage+len(to.results) != 1 {
+			t.Errorf("%s: %v, %d lines of garbage, %d results", at, err, garbage, len(to.results))
+		}
+		for _, r := range to.results {
+			for _, zone := range []int{-23, 0, 23} {
+				if _, err := r.At.In(time.FixedZone("", zone*3600)).MarshalJSON(); err != nil {
+					t.Errorf("%s: %v", at, err)
+				}
+			}
+			if r.At.Location() != time.UTC {
+				t.Errorf("%s: in zone %s", at, r.At.Location())
+			}
+		}
+		if good := !slices.Contains(hostileTimes, at) || strings.HasPrefix(at, "2026"); good != (len(to.results) == 1) {
+			t.Errorf("%s: %d results", at, len(to.results))
+		}
+	}
+}
+
 // FuzzIngest: whatever a log holds, reading it again from any line on changes nothing,
 // reading it in pieces is the same as reading it at once, and what comes of it is about
 // the pairs of its source, each once.
@@ -307,6 +335,9 @@ func FuzzIngest(f *testing.F) {
 	f.Add(log(observed(0, 1, 5), observed(0, 1, 4), observed(1, 0, 4), end(1, 0), end(2, 0)), uint(1))
 	f.Add(log(control(true), control(false), reception, observed(0, 1, 5), reception), uint(3))
 	f.Add(log(results(resultAt(0, 1), resultAt(1, 1)), results(resultAt(1, 2), resultAt(2, 1), resultAt(3, 1), resultAt(4, 1))), uint(1))
+	for _, at := range hostileTimes {
+		f.Add([]byte(resultLine(at)), uint(1))
+	}
 	f.Add([]byte("panic: oh\n\n{}\nnull\n{\"results\":[{}]}\n"), uint(2))
 	f.Fuzz(func(t *testing.T, in []byte, at uint) {
 		if bytes.Count(in, []byte("\n")) > MaxGarbage {
@@ -329,6 +360,9 @@ func FuzzIngest(f *testing.F) {
 				if diff := cmp.Diff(whole, ingest(t, w, pieces...)); diff != "" {
 					t.Errorf("%s: %s (-whole +got):\n%s", w.Check, name, diff)
 				}
+			}
+			if _, err := json.Marshal(whole); err != nil {
+				t.Error(err)
 			}
 			expected := slices.Collect(w.PairsOf(0))
 			seen := map[checkup.Pair]bool{}

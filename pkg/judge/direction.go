@@ -76,7 +76,7 @@ func (e *evidence) requests(to side) int {
 			}
 			n := mostTries * e.w.Measurements(p)
 			if seen := e.observed[at]; seen != nil && seen.Unmeasured == nil {
-				n = min(n, max(0, seen.Sent)+min(n, max(0, seen.Spoiled)))
+				n = min(n, made(seen))
 			}
 			e.most[side{p.Target, p.Family}] += n
 		}

@@ -113,7 +113,7 @@
 //
 // A further look has the expected pairs that its worksheet lists (Worksheet.Again), and is
 // judged like the first, by its own measurements. Merge then replaces the outcomes that it
-// measured, and Confirm applies the gate: failures of which none could be measured again
+// measured, and Confirm applies the gate: failures of which none was seen in both looks
 // make a check inconclusive. The first look only selects pairs, so the level of the second
 // holds for what it decides.
 //

@@ -4,6 +4,7 @@ package judge
 
 import (
 	"iter"
+	"math"
 	"reflect"
 	"slices"
 
@@ -156,8 +157,11 @@ func (e *evidence) observation(o *checkup.Observation) {
 	}
 }
 
-// made is the number of measurements that were made, credible or not.
-func made(o *checkup.Observation) int { return max(0, o.Sent) + max(0, o.Spoiled) }
+// made is the number of measurements that were made, credible or not. An agent may claim any number: more than any plan
+// orders counts as that many, so that sums do not overflow.
+func made(o *checkup.Observation) int {
+	return max(0, min(o.Sent, math.MaxInt32)) + max(0, min(o.Spoiled, math.MaxInt32))
+}
 
 // assignments yields the start and end of each assignment in pairs.
 func (e *evidence) assignments() iter.Seq2[int, int] {

@@ -9,7 +9,7 @@ import (
 )
 
 // Confirm applies the gate's Confirm to the report of a check that looked again. If none
-// of its failures could be measured again, the check is inconclusive instead of failed.
+// of its failures was seen in both looks, the check is inconclusive instead of failed.
 // This, and the number of failures that are gone, become clauses of the summary. Counts
 // stay as they are.
 func Confirm(r *checkup.CheckReport, gate checkup.Gate) {
@@ -31,6 +31,6 @@ func Confirm(r *checkup.CheckReport, gate checkup.Gate) {
 	}
 	if again > 0 && again == r.Counts.Fail && r.Verdict == checkup.RunFail {
 		r.Verdict = checkup.RunInconclusive
-		r.Said = append(r.Said, "no failure was measured again")
+		r.Said = append(r.Said, "nothing failed in both looks")
 	}
 }

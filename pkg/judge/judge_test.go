@@ -331,6 +331,22 @@ func TestJudgePair(t *testing.T) {
 	}
 }
 
+// TestHugeClaim: a source that claims to have sent more than any plan orders does not cost another its excuse: the full
+// socket of their target.
+func TestHugeClaim(t *testing.T) {
+	o := newOne()
+	o.w.Sources, o.w.Assignments = append(o.w.Sources, checkup.Endpoint{Node: "c"}), [][]int{{0}, {0}}
+	liar := *o.observation
+	liar.Source, liar.Sent, liar.Spoiled = 1, math.MaxInt64, 1
+	o.received(0, &checkup.Cause{Stage: checkup.StageEcho, Message: "timed out"})
+	o.dropped(0, 4)
+	o.record.Observations = append(o.record.Observations, liar)
+	r := check(&o.w, o.roster, o.record, checkup.Gate{MaxUnmeasured: 100})
+	if u := r.Units[0]; u.Verdict != checkup.Unmeasured || u.Cause.Stage != checkup.StageSelf || r.Sent < 0 {
+		t.Errorf("got %s, %s, of %d measurements; want that the responder's socket had no room", u.Verdict, u.Cause, r.Sent)
+	}
+}
+
 func TestVerdict(t *testing.T) {
 	tests := []struct {
 		counts checkup.Counts

@@ -12,8 +12,11 @@ type Look struct {
 	First      checkup.Verdict
 	FirstCause checkup.Cause
 	// Made says that the further look measured the pair. If First is unmeasured, only that look did.
-	Made  bool
-	After checkup.Duration
+	Made bool
+	// Together says that the pair is one of those that the first look doubted together, and that the further look fails
+	// together.
+	Together bool
+	After    checkup.Duration
 }
 
 // HeldUp reports whether an outcome is unmeasured because the agent or its target was held up: a further look may
@@ -62,13 +65,14 @@ func (j *Judgement) Merge(further *Judgement, after checkup.Duration) {
 	}
 }
 
-// Confirmation says what the further look found about an outcome. A failure that only the further look could measure is
-// not confirmed by it.
+// Confirmation says what the further look found about an outcome. A failure that only the further look could measure,
+// or that only it found, is not confirmed by it.
 func (o *Outcome) Confirmation() checkup.Confirmation {
 	switch {
 	case o.Look == nil:
 		return checkup.NotLookedAt
-	case !o.Look.Made, o.Look.First == checkup.Unmeasured && o.Verdict != checkup.Pass:
+	case !o.Look.Made, o.Look.First == checkup.Unmeasured && o.Verdict != checkup.Pass,
+		o.Look.First == checkup.Pass && o.Verdict == checkup.Fail && !o.Look.Together:
 		return checkup.NotMadeAgain
 	case o.Verdict == checkup.Fail:
 		return checkup.Confirmed

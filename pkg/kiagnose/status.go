@@ -163,7 +163,8 @@ func (o Outcome) numbers(status map[string]string) {
 // part of the checkup: setup, run or teardown.
 func (o Outcome) reasons() []string {
 	var reasons []string
-	if o.Report.Verdict != checkup.RunPass {
+	unmeasured := slices.ContainsFunc(o.Report.Units, func(u checkup.Unit) bool { return u.Verdict == checkup.Unmeasured })
+	if o.Report.Verdict != checkup.RunPass || unmeasured { // a gate may let a run pass that did not measure all
 		if o.Report.Cause != nil {
 			reasons = add(reasons, part(o.Report.Cause.Stage)+checkup.OneLine(o.Report.Cause.Message))
 		}

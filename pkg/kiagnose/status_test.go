@@ -99,6 +99,11 @@ func TestUnmeasuredHasNoKey(t *testing.T) {
 	if diff := cmp.Diff(want, o.Status()); diff != "" {
 		t.Error(diff)
 	}
+	// A gate may let a run pass that did not measure all: the checkup did not succeed.
+	some := outcome(checkup.RunPass, measured(checkup.IPv4, checkup.Pass, 25, flat(1000)), unmeasured(checkup.IPv6, never)).Status()
+	if some["status.succeeded"] != "false" || some["status.failureReason"] == "" {
+		t.Errorf("succeeded %q, %q, of a family that was not measured", some["status.succeeded"], some["status.failureReason"])
+	}
 	// No answer: requests and loss have keys, delays have none.
 	status := outcome(checkup.RunFail, measured(checkup.IPv4, checkup.Fail, 0, nil)).Status()
 	for key, is := range map[string]string{KeyLoss: "100", KeySent: "25", KeyReceived: "0", KeyDuration: "5"} {

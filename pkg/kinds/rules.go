@@ -47,6 +47,11 @@ func planName(p *checkup.Plan, report kind.Reporter) {
 			len(p.Name),
 			checkup.MaxPlanName,
 		)
+	default:
+		if other := checkup.PlanOfAccount(p.Name); other != "" {
+			report(nil, "name ends in %s: an account of a plan %s would have the same name, and both the rights of both: "+
+				"choose another name", p.Name[len(other):], other)
+		}
 	}
 }
 

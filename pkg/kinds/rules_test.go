@@ -246,6 +246,8 @@ func TestProblems(t *testing.T) {
 		path   []string
 	}{
 		{"plan-name", func(p *checkup.Plan) { p.Name = "Bad" }, nil},
+		{"plan-name", func(p *checkup.Plan) { p.Name = "dns-setup" }, nil},
+		{"plan-name", func(p *checkup.Plan) { p.Name = "dns-schedule" }, nil},
 		{"plan-size", func(p *checkup.Plan) { p.Description = string(make([]byte, checkup.MaxPlanSize/4)) }, nil},
 		{"no-check", func(p *checkup.Plan) { p.Checks = nil }, []string{"checks"}},
 		{"check-name", func(p *checkup.Plan) { p.Checks["-x"] = p.Checks["second"] }, []string{"checks", "-x"}},

@@ -11,6 +11,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
@@ -27,7 +28,7 @@ func schedule(p *checkup.Plan, report kind.Reporter) {
 		report(field("timeZone"), "%q: want a name of the IANA time zone database, such as Europe/Berlin", s.TimeZone)
 		zone = time.UTC
 	}
-	times, err := cron.ParseStandard(s.Cron)
+	times, err := history.ParseCron(s.Cron)
 	switch {
 	case strings.Contains(s.Cron, "TZ"):
 		report(field("cron"), "%q: the time zone must be in timeZone", s.Cron)

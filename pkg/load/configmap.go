@@ -150,7 +150,7 @@ func (l *loader) generated(abs string, doc ast.Expr, name string, check checkup.
 // planName is the name of a plan for an object: the object's name if it is a valid
 // plan name, else one with a hash.
 func planName(object string) string {
-	if len(object) <= checkup.MaxPlanName && !strings.Contains(object, ".") {
+	if len(object) <= checkup.MaxPlanName && !strings.Contains(object, ".") && checkup.PlanOfAccount(object) == "" {
 		return object
 	}
 	sum := sha256.Sum256([]byte(object))

@@ -77,7 +77,7 @@ func TestKiagnoseDefaults(t *testing.T) {
 
 func TestPlanName(t *testing.T) {
 	seen := map[string]bool{}
-	for _, object := range []string{"a", "a.b", "a-b", "a.b.c", "x123456789012345678901234567890123456789012345", "123456789012345678901234567890123456.-.8901234567"} {
+	for _, object := range []string{"a", "a.b", "a-b", "a-probe", "a.b.c", "x123456789012345678901234567890123456789012345", "123456789012345678901234567890123456.-.8901234567"} {
 		name := planName(object)
 		p := &checkup.Plan{Name: name, Checks: map[string]checkup.Check{}}
 		for _, problem := range kinds.Problems(p) {

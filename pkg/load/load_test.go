@@ -179,11 +179,35 @@ func TestUnreadable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, d := range []string{"chain/module/cue.mod", "chain/imports/cue.mod", "chain/imports/sub"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
 	write("bytes.cue", []byte("package p\n\nplan: a: \"\xff\"\n"))
 	write("bytes.yaml", []byte("a: b\nc: \xc3\x28\n"))
 	write("zero.json", []byte("{\"a\": \x00}"))
 	write("large.yaml", []byte(strings.Repeat("# comment\n", MaxFileSize/10+1)))
 	write("deep.cue", []byte("a: "+strings.Repeat("[", 1<<20)))
+	const chain = 1_000_000 // with this length, each of these ended the process
+	for name, text := range map[string]string{
+		"binary": "a: 1" + strings.Repeat("+1", chain), "selector": "a: b" + strings.Repeat(".x", chain),
+		"call": "a: b" + strings.Repeat("()", chain), "index": "a: b" + strings.Repeat("[0]", chain),
+		"labels": strings.Repeat("a: ", chain) + "1", "lines": strings.Repeat("a:\n", chain) + "1",
+		// Short chains in brackets, one in the other.
+		"nested":        "a: " + strings.Repeat("[0, (", 200) + "1" + strings.Repeat(strings.Repeat("+1", 5000)+")][1]", 200),
+		"interpolation": `a: "\("x" + "\(b)")" + "` + "\\(1" + strings.Repeat("+1", chain) + `)"`,
+		// What is not valid CUE.
+		"comma":   "a: " + strings.Repeat("(", 200) + "1" + strings.Repeat(strings.Repeat("+1", 5000)+",", 200),
+		"bracket": "a: " + strings.Repeat("(1", 200) + strings.Repeat(strings.Repeat("+1", 5000)+"], ", 200),
+	} {
+		write("chain/"+name+".cue", []byte(text))
+	}
+	write("chain/module/cue.mod/module.cue", []byte("module: \"example.com/m@v0\"\nx: 1"+strings.Repeat("+1", chain)))
+	write("chain/module/plan.cue", []byte("package p\n\nplan: {}\n"))
+	write("chain/imports/cue.mod/module.cue", []byte("module: \"example.com/m@v0\"\nlanguage: version: \"v0.9.0\"\n"))
+	write("chain/imports/sub/sub.cue", []byte("package sub\n\nx: 1"+strings.Repeat("+1", chain)))
+	write("chain/imports/plan.cue", []byte("package p\n\nimport \"example.com/m/sub\"\n\nplan: {a: sub.x}\n"))
 	write("deep.yaml", []byte("a: "+strings.Repeat("[", 1<<20)))
 	write("deep.json", []byte(strings.Repeat("[", 1<<20)))
 	if err := os.Mkdir(filepath.Join(dir, "dir.yaml"), 0o777); err != nil {
@@ -218,7 +242,21 @@ func TestUnreadable(t *testing.T) {
 	}
 	write("cr.yaml", []byte("a:\r - b\r#c\r - d\r"))
 	const panicked = "cr.yaml: cannot be parsed: the parser panicked: runtime error: index out of range [3] with length 2"
+	const tooLong = ": a chain of operators, selectors, calls or labels is too long: more than 20000 tokens without a comma or a new line; make several fields of it"
 	tests := []struct{ path, want string }{
+		{"chain/binary.cue", "chain/binary.cue:1:20002" + tooLong},
+		{"chain/selector.cue", "chain/selector.cue:1:20002" + tooLong},
+		{"chain/call.cue", "chain/call.cue:1:40000" + tooLong},
+		{"chain/index.cue", "chain/index.cue:1:30001" + tooLong},
+		{"chain/labels.cue", "chain/labels.cue:1:30001" + tooLong},
+		{"chain/lines.cue", "chain/lines.cue:10001:1" + tooLong},
+		{"chain/nested.cue", "chain/nested.cue:1:21003" + tooLong},
+		{"chain/interpolation.cue", "chain/interpolation.cue:1:20016" + tooLong},
+		{"chain/comma.cue", "chain/comma.cue:1:20203" + tooLong},
+		{"chain/bracket.cue", "chain/bracket.cue:1:20204" + tooLong},
+		{"chain/module", "chain/module/cue.mod/module.cue:2:20002" + tooLong},
+		{"chain/imports", `chain/imports/plan.cue:3:8: "example.com/m@v0": import failed: chain/imports/plan.cue:3:8: ` +
+			`cannot find package "example.com/m/sub": cannot get imports: cannot read "sub/sub.cue"` + tooLong},
 		{"fifo", "fifo/plan.yaml: not a regular file"},
 		{"fifo.yaml", "fifo.yaml: not a regular file"},
 		{"module", "module/cue.mod/module.cue: not a regular file"},

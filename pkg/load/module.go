@@ -154,9 +154,10 @@ func config(dir string, overlay map[string][]byte, open bool) *cueload.Config {
 	for name, b := range overlay {
 		cfg.Overlay[name] = cueload.FromBytes(b)
 	}
+	cfg.ParseFile = parseFile
 	if open {
 		cfg.ParseFile = func(name string, src any, c parser.Config) (*ast.File, error) {
-			f, err := parser.ParseFile(name, src, c)
+			f, err := parseFile(name, src, c)
 			if err == nil && filepath.Dir(name) == schemaDir {
 				f = opened(f)
 			}

@@ -41,7 +41,7 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 		if !ok {
 			continue
 		}
-		if _, err := parser.ParseFile(name, b, parser.AllErrors); err != nil {
+		if _, err := parseFile(name, b, parser.NewConfig(parser.AllErrors)); err != nil {
 			l.addErrors(err, name)
 			continue
 		}
@@ -132,8 +132,12 @@ func (l *loader) moduleFiles(dir string) bool {
 	if root := moduleRoot(dir); root != "" {
 		for _, name := range []string{"module.cue", "local-module.cue"} {
 			file := filepath.Join(root, "cue.mod", name)
-			if _, err := readFile(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			b, err := readFile(file)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				l.add(Problem{File: l.rel(file), Message: reason(err)})
+			}
+			if err := tooDeep(file, b); err != nil {
+				l.addErrors(err, file)
 			}
 		}
 	}

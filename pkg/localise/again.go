@@ -9,8 +9,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge"
 )
 
-// enough is how many pairs of a finding a further look must have measured for the others to
-// be gone with them.
+// enough is how many pairs of a finding a further look must have measured, or all of them, for the others to be gone or
+// undecided with them.
 const enough = 20
 
 // LookAgain adds what a further look found, a while after the first look. It decides by the
@@ -19,10 +19,13 @@ const enough = 20
 //   - A component of the first look is tested again with those of its pairs that were measured
 //     again. The number of these components is the number of tests, which gives their level.
 //     Its pairs have its fate: one that is confirmed, gone or undecided makes them so. But a pair that the further look
-//     fails by itself fails, and has another cause if the component is gone.
+//     fails by itself fails, and has another cause if the component is gone. So does a pair without any answer that was
+//     not measured again, unless nearly all packets were lost at the place.
 //   - Other pairs are merged by judge.Merge, one by one.
 //   - A finding is confirmed if its component or one of its pairs is, and gone if all of its
-//     pairs that were measured again passed.
+//     pairs that were measured again passed. If some of its pairs are of no other finding, only these decide: the other
+//     ones may fail because of the other finding. What is gone or undecided decides about pairs that were not measured
+//     again only if enough of its pairs were.
 //   - Pairs that failed only now, alone or with their component, are explained anew.
 //   - Of a finding that is confirmed, causes that the further look rules out are dropped. The further look may measure
 //     pairs for that which j does not have (see Separating).
@@ -63,6 +66,13 @@ func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Durat
 		}
 	}
 	j.Merge(further, after)
+	for _, c := range components {
+		for _, part := range c.named {
+			if look := j.Outcomes[part.At].Look; look != nil && c.verdict == checkup.Fail {
+				look.Together = true
+			}
+		}
+	}
 	fate := func(i int, v checkup.Verdict) {
 		o := &j.Outcomes[i]
 		before, known := first[i]
@@ -85,50 +95,99 @@ func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Durat
 			o.Cause = before.Cause
 		}
 	}
+	of := x.concern(len(j.Outcomes))
 	for _, f := range x.Found {
+		made := func(i int) bool { _, made := again[j.Outcomes[i].Pair]; return made }
 		measured := 0
 		for _, i := range f.Pairs {
-			if _, made := again[j.Outcomes[i].Pair]; made {
+			if made(i) {
 				measured++
 			}
 		}
+		all := measured >= min(enough, len(f.Pairs)) // decides about those that were not measured again, too
+		if c := f.Component; c != nil && c.verdict != checkup.Fail && !all {
+			c.verdict = checkup.Unmeasured
+		}
+		own := func(i int) bool { return false }
 		switch {
 		case f.Component != nil && f.Component.verdict != checkup.Unmeasured:
-			own := func(i int) bool {
+			own = func(i int) bool {
 				o := &j.Outcomes[i]
-				return f.Component.verdict != checkup.Fail && o.Verdict == checkup.Fail && o.Look != nil && o.Look.Made
+				return f.Component.verdict != checkup.Fail && o.Verdict == checkup.Fail &&
+					(made(i) || o.Received == 0 && f.cause.share < dropShare)
 			}
-			for _, i := range f.Pairs {
-				if own(i) {
-					failed[i] = false // by itself, in the further look: to be explained anew
-				} else {
-					fate(i, f.Component.verdict)
-				}
-			}
-			f.Pairs = slices.DeleteFunc(f.Pairs, own)
 			f.Confirmation = map[checkup.Verdict]checkup.Confirmation{
 				checkup.Fail: checkup.Confirmed, checkup.Pass: checkup.Gone, checkup.Undecided: checkup.NotConfirmed,
 			}[f.Component.verdict]
+			for _, i := range f.Pairs {
+				if !own(i) {
+					fate(i, f.Component.verdict)
+				}
+			}
 		default:
-			f.Confirmation = confirmation(j, f.Pairs)
+			alone := slices.DeleteFunc(slices.Clone(f.Pairs), func(i int) bool { return of[i] > 1 || !made(i) })
+			if len(alone) == 0 {
+				alone = f.Pairs
+			}
+			f.Confirmation = confirmation(j, alone)
 			if f.Confirmation == checkup.NotConfirmed && f.passes(j, further, again) {
 				f.Confirmation = checkup.Gone
 			}
-			if f.Confirmation == checkup.Gone && measured >= min(enough, len(f.Pairs)) {
-				for _, i := range f.Pairs {
-					if j.Outcomes[i].Verdict == checkup.Fail {
-						fate(i, checkup.Pass)
-					}
+			if f.Confirmation != checkup.Gone {
+				break
+			}
+			if !all {
+				f.Confirmation = checkup.NotMadeAgain
+				break
+			}
+			own = func(i int) bool { return made(i) && of[i] > 1 && j.Outcomes[i].Verdict == checkup.Fail }
+			for _, i := range f.Pairs {
+				if j.Outcomes[i].Verdict == checkup.Fail && !own(i) {
+					fate(i, checkup.Pass)
 				}
 			}
 		}
+		for _, i := range f.Pairs {
+			failed[i] = failed[i] && !own(i) // it fails without this finding: it is explained anew
+		}
+		f.Pairs = slices.DeleteFunc(f.Pairs, own)
 		if f.Confirmation != checkup.Gone {
 			f.Pairs = slices.DeleteFunc(f.Pairs, func(i int) bool { return j.Outcomes[i].Verdict == checkup.Pass })
 		}
 	}
-	known := len(x.Found)
-	x.addNew(j, failed)
-	x.reconsider(x.Found[min(known, len(x.Found)):], j, further, again)
+	x.reconsider(x.addNew(j, failed), j, further, again)
+}
+
+// concern counts for each of n outcomes the findings whose cause concerns it, whether it explains what became of it or
+// not.
+func (x *Explanation) concern(n int) []int {
+	findings, last := make([]int, n), make([]int, n)
+	for id, f := range x.Found {
+		if f.cause == nil {
+			continue
+		}
+		f.cause.pairs(func(at int) {
+			if last[at] != id+1 {
+				findings[at], last[at] = findings[at]+1, id+1
+			}
+		})
+	}
+	return findings
+}
+
+// pairs calls do with each pair of the index that the cause affects, if it is right; twice if it affects both ways.
+func (c *candidate) pairs(do func(at int)) {
+	ways := c.place.there
+	if !c.flows {
+		ways = slices.Concat(ways, c.place.back)
+	}
+	for _, k := range ways {
+		for i := c.l.ways[k].from; i < c.l.ways[k].end; i++ {
+			if m := &c.l.all[i]; c.narrowing.admits[m.Attribute] {
+				do(m.at)
+			}
+		}
+	}
 }
 
 // passes reports whether the pairs of a finding, all together, give no reason for doubt in a
@@ -197,8 +256,13 @@ func (c *Component) lookAgain(j, further *judge.Judgement, again map[checkup.Pai
 	}
 }
 
-// addNew explains the pairs that did not fail in the first look, but fail now.
-func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
+// addNew explains the pairs that did not fail in the first look, but fail now. It returns the findings that it adds.
+func (x *Explanation) addNew(j *judge.Judgement, before []bool) []*Found {
+	var added []*Found
+	add := func(f *Found) {
+		f.Confirmation = confirmation(j, f.Pairs)
+		x.Found, added = append(x.Found, f), append(added, f)
+	}
 	e := NewEvidence(j)
 	done := make([]bool, len(e.Outcomes))
 	flow := func(i int) bool { return !before[i] && e.Outcomes[i].Failure == judge.FlowLost }
@@ -207,8 +271,7 @@ func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 			return f.Finding.Cause == checkup.CausePaths && f.Confirmation != checkup.Gone
 		})
 		for _, f := range paths(e, done) {
-			f.Confirmation = confirmation(j, f.Pairs)
-			x.Found = append(x.Found, f)
+			add(f)
 		}
 	}
 	for _, f := range x.Found {
@@ -219,8 +282,7 @@ func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 		}
 	}
 	for _, f := range rewritten(e, func(i int) bool { return !before[i] }) {
-		f.Confirmation = confirmation(j, f.Pairs)
-		x.Found = append(x.Found, f)
+		add(f)
 	}
 	for _, class := range []judge.Failure{judge.Lost, judge.Slow, judge.Reached} {
 		if class == judge.Slow {
@@ -276,11 +338,10 @@ func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 				f.Pairs = slices.Compact(slices.Sorted(slices.Values(slices.Concat(f.Pairs, fresh[c]))))
 				continue
 			}
-			f := c.found(nil)
-			f.Confirmation = confirmation(j, f.Pairs)
-			x.Found = append(x.Found, f)
+			add(c.found(nil))
 		}
 	}
+	return added
 }
 
 // leaveOutAllLate leaves out pairs that pass a limit on the delay although each of their delays is above it. They pass

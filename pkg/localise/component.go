@@ -52,11 +52,12 @@ const (
 	Answers                   // by the target's count
 )
 
-// count adds the measurement of one pair to the test.
+// count adds the measurement of one pair to the test: no losses that the responder itself may have caused.
 func count(t judge.Test, o *judge.Outcome, of Packets, late int) judge.Test {
 	switch {
 	case t.Limit != checkup.LimitLoss:
 		t.K, t.N = t.K+late, t.N+len(o.RTTs)
+	case o.Excused:
 	case of == RoundTrips:
 		t.K, t.N = t.K+o.Sent-o.Received, t.N+o.Sent
 	case !o.Counted:

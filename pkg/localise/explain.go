@@ -132,7 +132,7 @@ func (l *localiser) accepted(given []*candidate, components []*Component) []*can
 func (l *localiser) fail(j *judge.Judgement, c *Component) {
 	at := c.place
 	var pairs []int
-	l.visit(at, &c.narrowing, false, 0, func(i int32, back bool) {
+	l.visit(at, &c.narrowing, false, silent, func(i int32, back bool) {
 		m := &l.all[i]
 		switch {
 		case m.fail:
@@ -159,7 +159,7 @@ func (c *candidate) at() string {
 // returns their number.
 func (l *localiser) failDoubted(j *judge.Judgement, c *candidate, of limit) int {
 	var pairs []int
-	l.visit(c.place, &c.narrowing, c.flows, 0, func(i int32, back bool) {
+	l.visit(c.place, &c.narrowing, c.flows, silent, func(i int32, back bool) {
 		if m := &l.all[i]; m.Verdict == checkup.Undecided {
 			pairs = append(pairs, m.at)
 		}
@@ -184,7 +184,7 @@ func (l *localiser) delays(c *candidate, done []bool) []int {
 	var also []int
 	for _, i := range c.passing {
 		switch o := l.all[i].Outcome; {
-		case o.Failure == judge.Slow:
+		case o.Failure == judge.Slow && c.delaysTCP(o):
 			also = append(also, l.all[i].at)
 			done[l.all[i].at] = true
 		case c.delaysTCP(o):

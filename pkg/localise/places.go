@@ -384,7 +384,7 @@ func (l *localiser) find(of *place) *place {
 	return nil
 }
 
-// add adds a place, unless no pair of it failed in this look.
+// add adds a place.
 func (l *localiser) add(p *place) {
 	p.at, p.index = -1, len(l.places)
 	for _, list := range [][]int32{p.there, p.back} {

@@ -16,9 +16,10 @@
 //
 // # Which pods
 //
-// An existing pod (targets.pods of a mesh) is a Workload, named by namespace, name and UID. Agents and responders are
-// StandIns: they are deleted with the run, so an object that named them would say nothing a minute later, and no two
-// runs would write the same object. A StandIn is identified by its node. The status names the pods that measured.
+// An existing pod (sources.pods and targets.pods of a mesh) is a Workload, named by namespace, name and UID. Agents and
+// responders are StandIns: they are deleted with the run, so an object that named them would say nothing a minute
+// later, and no two runs would write the same object. A StandIn is identified by its node. The status names the pods
+// that measured.
 //
 // # Bounded
 //

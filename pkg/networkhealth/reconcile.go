@@ -90,9 +90,9 @@ func Reconcile(in Input) Changes {
 		if mine[h.Spec] != h || r.kept[h.Spec] {
 			continue
 		}
-		gone := ""
+		var gone *string
 		if lacks := missing[h.Spec.Observer.Check]; lacks != nil {
-			gone = lacks(h.Spec)
+			gone = new(lacks(h.Spec))
 		}
 		r.age(h, gone, true)
 	}
@@ -104,7 +104,7 @@ func Reconcile(in Input) Changes {
 	}
 	r.changes.Objects, r.changes.Omitted = len(r.candidates), r.omitted
 	for _, h := range others {
-		r.age(h, "", false)
+		r.age(h, nil, false)
 	}
 	return r.changes
 }
@@ -197,8 +197,8 @@ func (r *reconciling) measured(c *check) {
 	}
 }
 
-// age adds an object whose pair this run did not expect, unless its time is over.
-func (r *reconciling) age(h *Health, gone string, own bool) {
+// age adds an object whose pair this run did not expect, unless its time is over. gone is that of aged.
+func (r *reconciling) age(h *Health, gone *string, own bool) {
 	if h.Status == nil {
 		if r.now.Sub(h.CreationTimestamp.Time) >= bare {
 			r.changes.Delete = append(r.changes.Delete, h)
@@ -227,8 +227,8 @@ func (r *reconciling) age(h *Health, gone string, own bool) {
 }
 
 // aged is a status at a later time: whether it has changed, and whether its time is over. gone is the reason if a pod
-// of the pair is gone.
-func aged(st Status, gone string, grace time.Duration, now time.Time) (next Status, changed, over bool) {
+// of the pair is gone, and empty if none is; nil if this run did not look for the pods.
+func aged(st Status, gone *string, grace time.Duration, now time.Time) (next Status, changed, over bool) {
 	if !now.Before(st.ExpireTime) {
 		return st, false, true
 	}
@@ -244,14 +244,14 @@ func aged(st Status, gone string, grace time.Duration, now time.Time) (next Stat
 			st.Reachability, second(st.LastObservationTime).Format(time.RFC3339))
 	}
 	switch {
-	case gone != "" && st.PodGoneTime.IsZero():
+	case gone != nil && *gone != "" && st.PodGoneTime.IsZero():
 		st.PodGoneTime = now
-		what := map[string]string{ReasonSourceGone: "source", ReasonTargetGone: "target"}[gone]
-		become(gone, fmt.Sprintf("the %s is gone, or no longer selected; %s", what, last))
+		what := map[string]string{ReasonSourceGone: "source", ReasonTargetGone: "target"}[*gone]
+		become(*gone, fmt.Sprintf("the %s is gone, or no longer selected; %s", what, last))
 		return st, true, grace <= 0
-	case gone != "":
+	case gone != nil && *gone != "":
 		return st, false, now.Sub(st.PodGoneTime) >= grace
-	case !st.PodGoneTime.IsZero(): // it came back, but was not measured yet
+	case gone != nil && !st.PodGoneTime.IsZero(): // it came back, but was not measured yet
 		st.PodGoneTime = time.Time{}
 		become(ReasonStale, "not observed since the pod is back")
 	case st.Reachability != Unknown && !now.Before(st.StaleTime):

@@ -308,6 +308,11 @@ func TestOthers(t *testing.T) {
 		object("other", "fresh", start), object("other", "stale", start.Add(-time.Hour)), object("other", "old", start.Add(-3*time.Hour)),
 		object("day-2", "removed", start), object("day-2", "removed-stale", start.Add(-time.Hour)), object("day-2", "removed-old", start.Add(-3*time.Hour)),
 	}
+	for _, plan := range []string{"other", "day-2"} { // this run does not look for the pods
+		gone := object(plan, "gone", start)
+		gone.Status.Reachability, gone.Status.Reason, gone.Status.PodGoneTime = Unknown, ReasonTargetGone, start
+		m.existing = append(m.existing, gone)
+	}
 	bare := object("day-2", "bare", start.Add(-2*time.Hour))
 	young := object("other", "young", start)
 	bare.Status, young.Status = nil, nil
@@ -324,8 +329,8 @@ func TestOthers(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	diff(t, "objects", got, "day-2 removed-stale: Unknown Stale", "day-2 removed: Unreachable NoAnswer",
-		"other fresh: Unreachable NoAnswer", "other stale: Unknown Stale", "other young: -")
+	diff(t, "objects", got, "day-2 gone: Unknown TargetGone", "day-2 removed-stale: Unknown Stale", "day-2 removed: Unreachable NoAnswer",
+		"other fresh: Unreachable NoAnswer", "other gone: Unknown TargetGone", "other stale: Unknown Stale", "other young: -")
 }
 
 // TestTwoRunsAtOnce: the newer observation stays.

@@ -263,7 +263,7 @@ func TestBlip(t *testing.T) {
 		{"gone", nothing, nil, checkup.RunPass, map[checkup.Confirmation]int{checkup.Gone: 56}, []string{"56 failures gone after 12s"}},
 		{"confirmed", dead, nil, checkup.RunFail, map[checkup.Confirmation]int{checkup.Confirmed: 56}, nil},
 		{"not made", dead, func(r *checkup.Record) { r.Looks[0].Record = checkup.Record{} }, checkup.RunInconclusive,
-			map[checkup.Confirmation]int{checkup.NotMadeAgain: 56}, []string{"no failure was measured again"}},
+			map[checkup.Confirmation]int{checkup.NotMadeAgain: 56}, []string{"nothing failed in both looks"}},
 		{"no look", dead, func(r *checkup.Record) { r.Looks = nil }, checkup.RunFail, map[checkup.Confirmation]int{checkup.NotLookedAt: 56}, nil},
 		{"an agent of it is missing", dead, func(r *checkup.Record) {
 			second := &r.Looks[0].Record

@@ -22,6 +22,9 @@ func confirmation(c checkup.Confirmation, after checkup.Duration) string {
 	case checkup.NotConfirmed:
 		return "undecided again"
 	case checkup.NotMadeAgain:
+		if after > 0 {
+			return "in the second look only"
+		}
 		return "not measured again"
 	default:
 		return string(c)
@@ -44,17 +47,30 @@ func lookedAgain(c *checkup.CheckReport) (counts map[checkup.Confirmation]int, a
 // was none.
 func secondLook(c *checkup.CheckReport) string {
 	counts, after := lookedAgain(c)
+	late := 0 // only the second look measured them, or saw them fail
+	for i := range c.Units {
+		if u := &c.Units[i]; u.Confirmation == checkup.NotMadeAgain && u.After > 0 {
+			late++
+		}
+	}
 	var found []string
-	for _, of := range checkup.Confirmations {
-		n := counts[of]
+	add := func(n int, what string) {
 		if n == 0 {
-			continue
+			return
 		}
 		number := fmt.Sprint(n)
 		if len(found) == 0 {
 			number = checkup.Count(n, nounOf(c))
 		}
-		found = append(found, number+" "+confirmation(of, after))
+		found = append(found, number+" "+what)
+	}
+	for _, of := range checkup.Confirmations {
+		if of == checkup.NotMadeAgain {
+			add(late, confirmation(of, after))
+			add(counts[of]-late, confirmation(of, 0))
+			continue
+		}
+		add(counts[of], confirmation(of, after))
 	}
 	return strings.Join(found, ", ")
 }

@@ -311,8 +311,9 @@ func fit(columns []checkup.Column, widths []int, room int) (shown []int) {
 }
 
 // broken is a text in lines of at most width runes: it ends a line at a space, else behind a sign in a name, else
-// anywhere.
+// anywhere. A width of less than 1 counts as 1.
 func broken(s string, width int) (lines []string) {
+	width = max(width, 1)
 	if runes(s) <= width {
 		return []string{s}
 	}

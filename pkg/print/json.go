@@ -53,14 +53,8 @@ func Read(from io.Reader) (*checkup.Report, error) {
 	if err := json.Unmarshal(data, &head); err != nil {
 		return nil, fmt.Errorf("read report: not a JSON document: %w", err)
 	}
-	if head.APIVersion != checkup.APIVersion || head.Kind != checkup.ReportKind {
-		return nil, fmt.Errorf(
-			"read report: apiVersion %q, kind %q: want %q and %q",
-			head.APIVersion,
-			head.Kind,
-			checkup.APIVersion,
-			checkup.ReportKind,
-		)
+	if err := OfThisVersion(head.APIVersion, head.Kind); err != nil {
+		return nil, fmt.Errorf("read report: %w", err)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -73,6 +67,15 @@ func Read(from io.Reader) (*checkup.Report, error) {
 		return nil, fmt.Errorf("read report: %w", err)
 	}
 	return r, nil
+}
+
+// OfThisVersion returns an error unless these are the apiVersion and kind of the reports that this program writes. The
+// values of another version may mean something else.
+func OfThisVersion(apiVersion, kind string) error {
+	if apiVersion != checkup.APIVersion || kind != checkup.ReportKind {
+		return fmt.Errorf("apiVersion %q, kind %q: want %q and %q", apiVersion, kind, checkup.APIVersion, checkup.ReportKind)
+	}
+	return nil
 }
 
 // maxDepth is the most levels of items in a list: printers indent each by two

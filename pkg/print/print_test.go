@@ -135,6 +135,7 @@ func again() checkup.Report {
 	mesh := check("mesh", checkup.RunFail,
 		unit("worker-2", checkup.Fail, checkup.Confirmed), unit("worker-3", checkup.Fail, checkup.NotMadeAgain),
 		unit("worker-4", checkup.Undecided, checkup.NotConfirmed), unit("worker-5", checkup.Pass, checkup.Gone))
+	mesh.Units[1].After = 0 // it was not measured again
 	mesh.Findings = []checkup.Finding{{
 		Cause: checkup.CauseNodeEgress, Subject: "worker-1", Message: "out of the pods of worker-1: 50% lost", Explains: 2, OnlyThis: 2,
 		Confirmation: checkup.Confirmed,

@@ -4,6 +4,7 @@ package print
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -78,6 +79,10 @@ func TestTablesFit(t *testing.T) {
 	cut := 0
 	for _, table := range tables {
 		for _, shown := range []*checkup.Table{table, longer(table)} {
+			for width := range 9 {
+				p := newPrinter(io.Discard, TextOptions{Width: width, Lines: -1, Rest: "all of them: --output json"})
+				p.table(4, shown) // too narrow to fit, but it ends
+			}
 			for _, width := range []int{200, 80, 78, 40, 24} {
 				var b strings.Builder
 				p := newPrinter(&b, TextOptions{Width: width, Lines: -1, Rest: "all of them: --output json"})

@@ -183,7 +183,7 @@ func (p *printer) head(c *checkup.CheckReport, gate checkup.Gate) {
 		case c.Counts.Pass+c.Counts.Fail+c.Counts.Undecided == 0:
 			p.line("  inconclusive: no %s was measured", checkup.Clean(noun))
 		case unconfirmed(c):
-			p.line("  inconclusive: no failed %s was measured again; the gate wants one confirmed", checkup.Clean(noun))
+			p.line("  inconclusive: no failed %s failed in both looks; the gate wants one confirmed", checkup.Clean(noun))
 		default:
 			p.line(
 				"  inconclusive: %s of the %ss are unmeasured; the gate allows %s",

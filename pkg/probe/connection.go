@@ -54,10 +54,12 @@ func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Resul
 		addresses = found
 	}
 	step, conn, trouble := connect(ctx, addresses, time.Duration(m.Deadlines.Connect))
+	if conn != nil {
+		defer conn.Close()
+	}
 	if !passed(step, trouble, &r.Delays.Connect) {
 		return r, known
 	}
-	defer conn.Close()
 	if m.Peer.Transport != checkup.TLS {
 		return r, known
 	}

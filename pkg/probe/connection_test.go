@@ -134,6 +134,40 @@ func TestHoldUpsOfTheAgent(t *testing.T) {
 	}
 }
 
+// TestSpoiledConnectIsClosed: a connection is closed although its connect was spoiled. The kernel times no connect whose
+// SYN was sent again.
+func TestSpoiledConnectIsClosed(t *testing.T) {
+	address, listener := fullQueue(t, netip.AddrPortFrom(loopback[checkup.IPv4], 0))
+	accept := func() int {
+		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		return fd
+	}
+	s := session()
+	s.Watch = &Watch{}
+	s.Watch.set(time.Now().Add(-time.Hour)) // the timer has not woken since
+	measured := make(chan checkup.Result)
+	go func() {
+		r, _ := connection(t.Context(), peerAt(checkup.TLS, checkup.IPv4, address), s)
+		measured <- r
+	}()
+	time.Sleep(time.Duration(silence)) // until the first SYN is dropped; Linux repeats it after a second
+	accept()
+	if r := <-measured; r.Unmeasured == nil || r.Unmeasured.Stage != checkup.StageSelf {
+		t.Fatalf("%+v, want a spoiled connect", r)
+	}
+	fd := accept()
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := unix.Read(fd, make([]byte, 1)); n != 0 || err != nil {
+		t.Errorf("read %d bytes, %v; want that the peer has closed the connection", n, err)
+	}
+}
+
 // resolveCases are DNS servers, and the expected results of a peer with a DNS name.
 var resolveCases = []struct {
 	name    string
@@ -387,6 +421,13 @@ func listenBoth(t *testing.T) uint16 {
 // is full.
 func blackHole(t *testing.T, address netip.AddrPort) netip.AddrPort {
 	t.Helper()
+	address, _ = fullQueue(t, address)
+	return address
+}
+
+// fullQueue is blackHole with the listening socket. It answers once the only connection in its queue is accepted.
+func fullQueue(t *testing.T, address netip.AddrPort) (netip.AddrPort, int) {
+	t.Helper()
 	domain, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(address.Port()), Addr: [4]byte(address.Addr().AsSlice()[:4])})
 	if address.Addr().Is6() {
 		domain, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(address.Port()), Addr: address.Addr().As16()}
@@ -414,7 +455,7 @@ func blackHole(t *testing.T, address netip.AddrPort) netip.AddrPort {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return address
+	return address, fd
 }
 
 // dnsServer gives every question the same answer.

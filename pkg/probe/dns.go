@@ -116,7 +116,8 @@ func (a *asking) resolve(ctx context.Context, m Measurement, s *sample) (reply, 
 	return *missing, missed, nil
 }
 
-// ask asks the servers for one name: the next one after an error or a code that says nothing about the name.
+// ask asks the servers for one name: the next one after an error or a code that says nothing about the name, if time is
+// left. It returns the last answer or error, and its server.
 func (a *asking) ask(
 	ctx context.Context, m Measurement, name string, s *sample,
 ) (r reply, by netip.AddrPort, err error) {
@@ -129,26 +130,33 @@ func (a *asking) ask(
 			return r, by, err
 		}
 		if m.Pair.Transport == checkup.DNSUDP && unanswered(err) {
-			return r, by, a.repeat(ctx, m, a.servers[(i+1)%len(a.servers)], name, err)
+			by, err = a.repeat(ctx, m, server, a.servers[(i+1)%len(a.servers)], name, err)
+			return r, by, err
+		}
+		if s.rtt >= time.Duration(m.Probe.Timeout) {
+			return r, by, err
 		}
 	}
 	return r, by, err
 }
 
-// repeat asks once more what was not answered in time, and returns why it is not: errRepeated if it is answered now.
-func (a *asking) repeat(ctx context.Context, m Measurement, server netip.AddrPort, name string, why error) error {
+// repeat asks the next server what the first one did not answer in time. It returns the error of the measurement, which
+// is errRepeated if the question is answered now, and the server whose error it is.
+func (a *asking) repeat(
+	ctx context.Context, m Measurement, first, next netip.AddrPort, name string, why error,
+) (netip.AddrPort, error) {
 	a.another()
-	_, err := a.exchange(ctx, m, server, name, &sample{})
+	_, err := a.exchange(ctx, m, next, name, &sample{})
 	var odd malformed
 	switch {
 	case err == nil:
-		return errRepeated
+		return first, errRepeated
 	case !unanswered(err):
-		return err
+		return next, err
 	case errors.As(why, &odd):
-		return why
+		return first, why
 	}
-	return errTwice
+	return first, errTwice
 }
 
 // unanswered reports whether a question over UDP was not answered in time, with anything that makes sense.

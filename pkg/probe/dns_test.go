@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/dns/dnsmessage"
@@ -307,6 +308,46 @@ func TestResolver(t *testing.T) {
 			defer mu.Unlock()
 			if diff := cmp.Diff(tt.asked, asked); diff != "" {
 				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+		})
+	}
+	// 127.0.0.1 is silent over TCP until after the timeout, and nothing listens on 127.0.0.2.
+	slow := func(dnsmessage.Message) []byte { time.Sleep(2 * time.Duration(silence)); return nil }
+	truncatedThenSlow := func() func(dnsmessage.Message) []byte {
+		var asked atomic.Int32
+		return func(m dnsmessage.Message) []byte {
+			if m.Truncated = asked.Add(1) == 1; m.Truncated {
+				return packed(m, success)
+			}
+			return slow(m)
+		}
+	}
+	for _, tt := range []struct {
+		name, conf string
+		transport  checkup.Transport
+		answer     func() func(dnsmessage.Message) []byte
+		cause      *checkup.Cause
+	}{
+		{"TCP: the first server takes all of the time", "127.0.0.1 127.0.0.2", checkup.DNSTCP, always(slow), echoCause(checkup.ReasonTimedOut, "127.0.0.1: timed out after 300ms")},
+		{"TCP: the second server takes all of the time", "127.0.0.2 127.0.0.1", checkup.DNSTCP, always(slow), echoCause(checkup.ReasonTimedOut, "127.0.0.1: timed out after 300ms")},
+		{"UDP: the first server's answer over TCP takes all of the time", "127.0.0.1 127.0.0.2", checkup.DNSUDP, truncatedThenSlow, echoCause(checkup.ReasonTimedOut, "127.0.0.1: the answer does not fit in a datagram, and over TCP: timed out after 300ms")},
+		{"UDP: the second server refuses what is repeated", "127.0.0.1 127.0.0.2", checkup.DNSUDP, always(silentDNS), noConnection(checkup.ReasonRefused, "127.0.0.2: connection refused")},
+		{"UDP: both are silent", "127.0.0.1 127.0.0.1", checkup.DNSUDP, always(silentDNS), echoCause(checkup.ReasonTimedOut, "127.0.0.1: timed out after 300ms, twice")},
+		{"UDP: what is repeated is answered", "127.0.0.1 127.0.0.1", checkup.DNSUDP, afterSilence, echoCause(checkup.ReasonRepeated, "127.0.0.1: lost: no answer within 300ms, but one when asked again; a pod's resolver waits 5s before it asks again")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := serveDNS(t, checkup.IPv4, tt.answer(), true)
+			s := session()
+			conf := "nameserver " + strings.ReplaceAll(tt.conf, " ", "\nnameserver ")
+			s.root = fstest.MapFS{"etc/resolv.conf": {Data: []byte(conf)}}
+			question := webIP
+			question.Resolver = true
+			got := dns(t.Context(), Measurement{
+				Pair: pairOf(tt.transport, checkup.AnyIPFamily, 0), Probe: checkup.Probe{Count: 1, Timeout: silence},
+				Peer: &checkup.Peer{Port: int(server.Port()), Question: &question},
+			}, s)
+			if diff := cmp.Diff(tt.cause, got.Failure); diff != "" || got.Unmeasured != nil {
+				t.Errorf("unmeasured %v (-want +got):\n%s", got.Unmeasured, diff)
 			}
 		})
 	}

@@ -77,7 +77,9 @@
 //
 // If a stage of a connection to a Peer timed out while the agent was held up, the measurement is unmeasured. The delay
 // of a stage that passed during a hold-up is left out (except that of a connect, which the kernel times): the peer was
-// reached, however late the agent noticed. Nothing is repeated, because each measurement belongs to its time.
+// reached, however late the agent noticed. A connect whose SYN was sent again is not timed by the kernel: during a
+// hold-up, the measurement is unmeasured, and the connection is closed. Nothing is repeated, because each measurement
+// belongs to its time.
 //
 // Packets that the agent's own socket dropped because its buffer was full are not lost by the network: as many
 // datagrams without an answer are spoiled as their socket dropped. A responder reports how many requests its sockets

@@ -30,11 +30,13 @@ func tcpOnce(ctx context.Context, m Measurement) (sample, error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
+	began := s.start
 	if m.Witness || m.Identify {
 		err = s.ask(conn, m.Pair.Size, m.Identify)
 	}
 	if m.Pair.Size == 0 {
 		if m.Identify && err != nil {
+			s.end = time.Now()
 			s.fail(checkup.StageEcho, err, timeout)
 		}
 		return s, nil
@@ -47,6 +49,7 @@ func tcpOnce(ctx context.Context, m Measurement) (sample, error) {
 	s.end = time.Now()
 	s.rtt, s.kernel = s.end.Sub(sent), false
 	if err != nil {
+		s.start = began // one timeout is for all of it: a hold-up in any part of it may have used it up
 		s.fail(checkup.StageEcho, err, timeout)
 		conn.SetLinger(0) // discard data that the peer did not accept
 	} else if s.seen.IsValid() {

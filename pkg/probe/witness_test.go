@@ -112,6 +112,22 @@ func TestParseHeld(t *testing.T) {
 	}
 }
 
+// TestHoldUpInWitness: a sample that waits in vain for a witness lasts from the connect to the timeout: a hold-up of the
+// agent in between spoils it.
+func TestHoldUpInWitness(t *testing.T) {
+	for _, m := range []Measurement{
+		{Pair: pairOf(checkup.TCP, checkup.IPv4, 0), Witness: true, Identify: true},
+		{Pair: pairOf(checkup.TCP, checkup.IPv4, 100), Witness: true},
+	} {
+		m.Address = listenTCP(t, checkup.IPv4, silentPeer)
+		m.Probe = checkup.Probe{Count: 1, Timeout: silence}
+		s, err := tcpOnce(t.Context(), m)
+		if lasted := s.end.Sub(s.start); err != nil || !s.timedOut || lasted < time.Duration(silence)/2 {
+			t.Errorf("%+v: %v, timed out: %t, lasted %s", m.Pair, err, s.timedOut, lasted)
+		}
+	}
+}
+
 // Without a witness in the order, nothing is asked and nothing is reported.
 func TestNoWitness(t *testing.T) {
 	r := serve(t, checkup.IPv4)

@@ -174,11 +174,43 @@ func TestHistoryIsSetAside(t *testing.T) {
 			}
 		}
 	}
+	relist := func(f func([]indexed) []indexed) func(*testing.T, *Store) {
+		return change("day-2-history", func(cm *corev1.ConfigMap) {
+			listed, err := listedPieces(cm)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := json.Marshal(f(listed))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cm.Data = map[string]string{indexKey: string(text)}
+		})
+	}
+	large := func(t *testing.T, s *Store) {
+		var pieces []string
+		for i := range byte(history.MaxBytes>>20 + 1) {
+			piece := bytes.Repeat([]byte{i}, 1<<20)
+			cm := s.historyMap(pieceName(HistoryName("day-2"), piece))
+			cm.BinaryData = map[string][]byte{pieceKey: piece}
+			if err := s.write(t.Context(), cm); err != nil {
+				t.Fatal(err)
+			}
+			pieces = append(pieces, cm.Name)
+		}
+		relist(func([]indexed) []indexed { return []indexed{{"runs-0", pieces}} })(t, s)
+	}
 	for _, tt := range []struct {
 		name  string
 		spoil func(*testing.T, *Store)
 		note  string
 	}{
+		{"a piece listed twice", relist(func(all []indexed) []indexed {
+			all[0].Pieces = append(all[0].Pieces, all[0].Pieces[0])
+			return all
+		}), "twice"},
+		{"a part listed twice", relist(func(all []indexed) []indexed { return append(all, all[0]) }), "twice"},
+		{"17 MiB", large, "part runs-0 of the history is set aside: the history has more than 16 MiB"},
 		{"index of nonsense", change("day-2-history", func(cm *corev1.ConfigMap) { cm.Data = map[string]string{indexKey: "?"} }), "is not an index"},
 		{"corrupt pieces", change("day-2-history-", func(cm *corev1.ConfigMap) { cm.BinaryData[pieceKey][9] ^= 1 }), "is corrupt"},
 		{"missing pieces", drop, "does not exist"},

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -24,6 +25,8 @@ func observations(check string, n int) Key {
 
 // line is one line of a record. Exactly one field is set.
 type line struct {
+	// Try identifies the try of the probe task that wrote the record; first line of a first look.
+	Try         string               `json:"try,omitempty"`
 	Source      *checkup.Source      `json:"source,omitempty"`
 	Observation *checkup.Observation `json:"observation,omitempty"`
 	Counted     *counted             `json:"counted,omitempty"`
@@ -42,6 +45,7 @@ type counted struct {
 type Writer struct {
 	store *Store
 	key   Key
+	try   string // of a first look: what its further looks repeat
 
 	mu      sync.Mutex   // guards following
 	pending bytes.Buffer // lines since the last Flush
@@ -53,25 +57,33 @@ type Writer struct {
 }
 
 // Writer begins the record of a check's first look. The first Flush overwrites the record
-// of an earlier try.
+// of an earlier try, whose further looks are not read any more.
 func (s *Store) Writer(check string) *Writer {
-	return &Writer{store: s, key: observations(check, 0)}
+	w := &Writer{store: s, key: observations(check, 0), try: rand.Text()}
+	w.add(line{Try: w.try})
+	return w
 }
 
-// BeginLook writes what a further look asks, and begins its record.
-func (s *Store) BeginLook(ctx context.Context, l *checkup.Look) (*Writer, error) {
+// BeginLook writes what a look after this first one asks, and begins its record.
+func (w *Writer) BeginLook(ctx context.Context, l *checkup.Look) (*Writer, error) {
 	check, n := l.Worksheet.Check, l.Worksheet.Look
-	w := &Writer{store: s, key: observations(check, n)}
+	next := &Writer{store: w.store, key: observations(check, n)}
 	// Before the worksheet: what an earlier try measured must not be read with this one.
-	if err := w.Flush(ctx); err != nil {
-		return w, err
+	if err := next.Flush(ctx); err != nil {
+		return next, err
 	}
-	asked := *l
+	asked := further{*l, w.try}
 	asked.Record = checkup.Record{}
-	return w, s.Save(ctx, furtherWorksheet(check, n), asked)
+	return next, w.store.Save(ctx, furtherWorksheet(check, n), asked)
 }
 
-// furtherWorksheet is the key of a checkup.Look without its Record.
+// further is a further look without its Record, and the try of its first look.
+type further struct {
+	checkup.Look
+	Try string `json:"try"`
+}
+
+// furtherWorksheet is the key of a further value.
 func furtherWorksheet(check string, n int) Key {
 	return Key{Role: checkup.RoleWorksheet, Check: check, Part: look(n)}
 }
@@ -136,45 +148,48 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// LoadRecord reads the record of a check with its further looks: sources and counted
+// LoadRecord reads the record of a check with the further looks of the same try: sources and counted
 // targets by their index, results by pair and time, facts by unit, observations and
 // receptions as they were appended. The error of a record that was never written
 // satisfies apierrors.IsNotFound. After any other error, the returned record has what
 // could be read; nil is nothing.
 func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, error) {
-	r, err := s.loadRecord(ctx, observations(check, 0))
+	r, try, err := s.loadRecord(ctx, observations(check, 0))
 	if err != nil {
 		return nil, err
 	}
 	for n := 1; n <= checkup.MaxLook; n++ {
-		var l checkup.Look
+		var l further
 		err := s.Load(ctx, furtherWorksheet(check, n), &l)
-		if apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) || err == nil && l.Try != try {
 			break
 		}
 		var measured *checkup.Record
 		if err == nil {
-			measured, err = s.loadRecord(ctx, observations(check, n))
+			measured, _, err = s.loadRecord(ctx, observations(check, n))
 		}
 		if err != nil {
 			return r, err
 		}
 		l.Record = *measured
-		r.Looks = append(r.Looks, l)
+		r.Looks = append(r.Looks, l.Look)
 	}
 	return r, nil
 }
 
-func (s *Store) loadRecord(ctx context.Context, k Key) (*checkup.Record, error) {
+// loadRecord reads one look, and the try that wrote it; empty for a further look.
+func (s *Store) loadRecord(ctx context.Context, k Key) (r *checkup.Record, try string, err error) {
 	sources := map[int]checkup.Source{}
 	facts := map[string]checkup.Fact{} // by unit
-	r := &checkup.Record{}
+	r = &checkup.Record{}
 	take := func(b []byte) error {
 		var l line
 		if err := json.Unmarshal(b, &l); err != nil {
 			return err
 		}
 		switch {
+		case l.Try != "":
+			try = l.Try
 		case l.Source != nil:
 			sources[l.Source.Source] = *l.Source
 		case l.Observation != nil:
@@ -190,7 +205,7 @@ func (s *Store) loadRecord(ctx context.Context, k Key) (*checkup.Record, error) 
 		return nil
 	}
 	var rest []byte // the beginning of a line that the next chunk continues
-	err := s.each(ctx, k, func(_ *corev1.ConfigMap, part []byte) error {
+	err = s.each(ctx, k, func(_ *corev1.ConfigMap, part []byte) error {
 		part = append(rest, part...)
 		end := bytes.LastIndexByte(part, '\n') + 1
 		rest = part[end:]
@@ -205,7 +220,7 @@ func (s *Store) loadRecord(ctx context.Context, k Key) (*checkup.Record, error) 
 		err = fmt.Errorf("load %s: the last line is incomplete", k)
 	}
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	for _, source := range sources {
 		r.Sources = append(r.Sources, source)
@@ -217,7 +232,7 @@ func (s *Store) loadRecord(ctx context.Context, k Key) (*checkup.Record, error) 
 		r.Facts = append(r.Facts, f)
 	}
 	slices.SortFunc(r.Facts, func(a, b checkup.Fact) int { return cmp.Compare(a.Unit, b.Unit) })
-	return r, nil
+	return r, try, nil
 }
 
 // compareResults orders results by pair, and those of one pair by time.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -86,7 +88,8 @@ func TestSaveAndLoad(t *testing.T) {
 }
 
 // TestLooks: what a further look asks and measures is kept beside the first look, in the order of the
-// looks. A look that was begun again has nothing of what was measured before.
+// looks. A look that was begun again has nothing of what was measured before, and another try has no look of an earlier
+// one.
 func TestLooks(t *testing.T) {
 	s, _ := newStore()
 	pair := checkup.Pair{Source: 1, Target: 2, Family: checkup.IPv4, Transport: checkup.UDP, Size: 64}
@@ -102,7 +105,7 @@ func TestLooks(t *testing.T) {
 			Worksheet: checkup.Worksheet{Check: "mesh", Look: n, Again: []checkup.Again{{Pair: pair, Count: 25 * n}}},
 		}
 		for try := range 2 {
-			w, err := s.BeginLook(t.Context(), &l)
+			w, err := first.BeginLook(t.Context(), &l)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,6 +139,17 @@ func TestLooks(t *testing.T) {
 	r, err = s.LoadRecord(t.Context(), "mesh")
 	if err == nil || r == nil || len(r.Observations) != 1 || len(r.Looks) != 1 {
 		t.Errorf("%+v, %v; want an error about the second further look, and the others", r, err)
+	}
+
+	// Another try, which makes no further look.
+	again := s.Writer("mesh")
+	again.Observation(checkup.Observation{Pair: pair, Sent: 6})
+	if err := again.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r, err = s.LoadRecord(t.Context(), "mesh")
+	if err != nil || len(r.Observations) != 1 || r.Observations[0].Sent != 6 || len(r.Looks) != 0 {
+		t.Errorf("%+v, %v; want the other try, without the further looks of the first one", r, err)
 	}
 }
 
@@ -463,7 +477,7 @@ func TestReports(t *testing.T) {
 	save := func(r *checkup.Report, keep int) {
 		t.Helper()
 		one := Store{ConfigMaps: s.ConfigMaps, Plan: r.Plan, Run: r.Run, RunUID: r.RunUID}
-		if err := one.SaveReport(t.Context(), r, keep); err != nil {
+		if err := errors.Join(one.SaveReport(t.Context(), r), one.PruneReports(t.Context(), keep)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -562,10 +576,52 @@ func (l listed) List(context.Context, metav1.ListOptions) (*metav1.PartialObject
 	return &metav1.PartialObjectMetadataList{Items: l}, nil
 }
 
+// paged lists a few ConfigMaps at a time, as an API server does that is asked to.
+type paged struct {
+	corev1client.ConfigMapInterface
+	largest *int64
+}
+
+func (p paged) List(ctx context.Context, o metav1.ListOptions) (*corev1.ConfigMapList, error) {
+	list, err := p.ConfigMapInterface.List(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	*p.largest = max(*p.largest, o.Limit)
+	from, _ := strconv.Atoi(o.Continue)
+	if to := from + int(o.Limit); o.Limit > 0 && to < len(list.Items) {
+		list.Items, list.Continue = list.Items[from:to], strconv.Itoa(to)
+	} else {
+		list.Items = list.Items[from:]
+	}
+	return list, nil
+}
+
+// TestPruneInPages: the oldest of many reports are deleted, and never many are read at a time.
+func TestPruneInPages(t *testing.T) {
+	s, _ := newStore()
+	largest := int64(0)
+	s.ConfigMaps = paged{s.ConfigMaps, &largest}
+	for i := range 3 * reportsPage {
+		r := report(fmt.Sprintf("run-%d", i), i)
+		one := Store{ConfigMaps: s.ConfigMaps, Plan: r.Plan, Run: r.Run, RunUID: r.RunUID}
+		if err := one.SaveReport(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.PruneReports(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	left, err := listReports(t.Context(), s.ConfigMaps, nil)
+	if err != nil || len(left) != 2 || left[0].run != "run-59" || left[1].run != "run-58" || largest != reportsPage {
+		t.Errorf("%v, left %+v, %d in one page", err, left, largest)
+	}
+}
+
 func TestReportObject(t *testing.T) {
 	s, _ := newStore()
 	r := report(s.Run, 5)
-	if err := s.SaveReport(t.Context(), r, 1); err != nil {
+	if err := s.SaveReport(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	cm, err := s.ConfigMaps.Get(t.Context(), s.ReportName(), metav1.GetOptions{})

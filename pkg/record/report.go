@@ -30,16 +30,15 @@ var reportKey = Key{Role: checkup.RoleReport}
 // result `report` of the PipelineRun names.
 func (s *Store) ReportName() string { return s.name(reportKey, 0) }
 
-// SaveReport writes the report, and then deletes the oldest reports of the plan until
-// keep are left; keep below 1 keeps all. Its ConfigMaps have the round of each check
+// SaveReport writes the report. Its ConfigMaps have the round of each check
 // that has one (history.RoundAnnotations), from which the next run continues; the first
 // also has verdict and summary as plain text.
-func (s *Store) SaveReport(ctx context.Context, r *checkup.Report, keep int) error {
+func (s *Store) SaveReport(ctx context.Context, r *checkup.Report) error {
 	raw, digest, err := encode(reportKey, r)
 	if err != nil {
 		return err
 	}
-	err = s.put(ctx, reportKey, 0, compress(raw, chunkBytes), func(cm *corev1.ConfigMap, chunk int) {
+	return s.put(ctx, reportKey, 0, compress(raw, chunkBytes), func(cm *corev1.ConfigMap, chunk int) {
 		cm.Labels[LabelRunName] = r.Run
 		cm.Annotations = map[string]string{annotationFinished: r.Finished.UTC().Format(time.RFC3339)}
 		maps.Copy(cm.Annotations, history.RoundAnnotations(r))
@@ -49,15 +48,14 @@ func (s *Store) SaveReport(ctx context.Context, r *checkup.Report, keep int) err
 			cm.Data["summary"] = r.Summary
 		}
 	})
-	if err != nil || keep < 1 {
-		return err
-	}
-	return s.prune(ctx, keep)
 }
 
-// prune deletes the ConfigMaps of all but the newest reports of the plan; the report of
-// this run counts as the newest.
-func (s *Store) prune(ctx context.Context, keep int) error {
+// PruneReports deletes the oldest reports of the plan until keep are left; keep below 1 keeps all. The report of this
+// run counts as the newest.
+func (s *Store) PruneReports(ctx context.Context, keep int) error {
+	if keep < 1 {
+		return nil
+	}
 	runs, err := listReports(ctx, s.ConfigMaps, labels.Set{checkup.LabelPlan: s.Plan})
 	if err != nil {
 		return err
@@ -103,6 +101,9 @@ type storedReport struct {
 	names       []string // of its ConfigMaps
 }
 
+// reportsPage is how many ConfigMaps of reports are read at a time, each of up to a megabyte: only their names stay.
+const reportsPage = 20
+
 // listReports lists reports, newest first.
 func listReports(
 	ctx context.Context,
@@ -114,19 +115,26 @@ func listReports(
 	if _, err := labels.ValidatedSelectorFromSet(selector); err != nil {
 		return nil, nil // no label can have that value
 	}
-	list, err := retry.Get(ctx, func() (*corev1.ConfigMapList, error) {
-		return configMaps.List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list reports: %w", err)
-	}
 	byUID := map[string]*storedReport{}
-	for _, cm := range list.Items {
-		uid := cm.Labels[checkup.LabelRun]
-		if byUID[uid] == nil {
-			byUID[uid] = &storedReport{run: cm.Labels[LabelRunName], runUID: uid, finished: cm.Annotations[annotationFinished]}
+	o := metav1.ListOptions{LabelSelector: selector.String(), Limit: reportsPage}
+	for {
+		list, err := retry.Get(ctx, func() (*corev1.ConfigMapList, error) { return configMaps.List(ctx, o) })
+		if err != nil {
+			return nil, fmt.Errorf("list reports: %w", err)
 		}
-		byUID[uid].names = append(byUID[uid].names, cm.Name)
+		for i := range list.Items {
+			cm := &list.Items[i]
+			uid := cm.Labels[checkup.LabelRun]
+			if byUID[uid] == nil {
+				byUID[uid] = &storedReport{
+					run: cm.Labels[LabelRunName], runUID: uid, finished: cm.Annotations[annotationFinished],
+				}
+			}
+			byUID[uid].names = append(byUID[uid].names, cm.Name)
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			break
+		}
 	}
 	var reports []storedReport
 	for _, r := range byUID {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -89,6 +90,9 @@ func Final(err error, after time.Duration) bool {
 // itself. It answered 429 or 5xx, or not at all.
 func Passing(err error) bool {
 	var status apierrors.APIStatus
+	if connection := new(net.OpError); errors.As(err, &connection) {
+		return true // net's own timeouts are DeadlineExceeded, too, but not that of the request's context
+	}
 	if !errors.As(err, &status) {
 		return !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
 	}

@@ -5,6 +5,7 @@ package retry
 import (
 	"context"
 	"errors"
+	"net"
 	"net/url"
 	"strings"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 // TestUntil: how often a request is made that fails so for ever, with a deadline of one minute and without one.
 func TestUntil(t *testing.T) {
 	maps := corev1.Resource("configmaps")
+	_, dialTimeout := (&net.Dialer{Timeout: 1}).Dial("tcp", "127.0.0.1:1")
 	for _, tt := range []struct {
 		name  string
 		err   error
@@ -26,6 +28,7 @@ func TestUntil(t *testing.T) {
 		took  time.Duration // with the deadline
 	}{
 		{"connection refused", &url.Error{Op: "Get", Err: syscall.ECONNREFUSED}, true, time.Minute},
+		{"packets to the API server are dropped", &url.Error{Op: "Get", Err: dialTimeout}, true, time.Minute},
 		{"internal error", apierrors.NewInternalError(errors.New("leader changed")), true, time.Minute},
 		{"unavailable", apierrors.NewServiceUnavailable("shutting down"), true, time.Minute},
 		{"too many requests", apierrors.NewTooManyRequests("slow down", 1), true, time.Minute},

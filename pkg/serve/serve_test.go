@@ -101,7 +101,7 @@ func (s *site) saveIn(t *testing.T, namespace string, r *checkup.Report, plan, r
 	t.Helper()
 	r.Plan, r.Run, r.RunUID, r.Finished = plan, run, uid, finished
 	store := record.Store{ConfigMaps: s.ConfigMaps.ConfigMaps(namespace), Plan: plan, Run: run, RunUID: uid}
-	if err := store.SaveReport(t.Context(), r, 0); err != nil {
+	if err := store.SaveReport(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 }

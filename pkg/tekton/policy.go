@@ -187,6 +187,10 @@ func verdictValidations(plan *checkup.Plan) []admissionv1.Validation {
 		both = append(both, same("object", "oldObject", field, but), same("oldObject", "object", field, but))
 	}
 	slices.Sort(both)
+	for _, field := range []string{"ownerReferences", "finalizers"} { // with them, others would delete the run, or nobody could
+		both = append(both, fmt.Sprintf(`has(object.metadata.%[1]s) == has(oldObject.metadata.%[1]s) && `+
+			`(!has(object.metadata.%[1]s) || object.metadata.%[1]s == oldObject.metadata.%[1]s)`, field))
+	}
 	return []admissionv1.Validation{
 		{
 			Message: fmt.Sprintf(
@@ -308,6 +312,7 @@ func validations(plan *checkup.Plan, opts Options, phase checkup.Phase) []admiss
 			`has(c.securityContext.capabilities) && has(c.securityContext.capabilities.drop) && `+
 			`c.securityContext.capabilities.drop.exists(d, d == "ALL") && `+privilege+` && `+
 			`(!has(c.securityContext.seccompProfile) || c.securityContext.seccompProfile.type == "RuntimeDefault"))`)
+	add("take nothing of Secrets or ConfigMaps into its environment", `object.spec.containers.all(c, `+noEnvironment+`)`)
 	add("end by itself", `object.spec.restartPolicy == "Never" && has(object.spec.activeDeadlineSeconds)`)
 	// The right to patch pods is for their owner. It must not change an image.
 	all = append(all, admissionv1.Validation{
@@ -324,6 +329,9 @@ const reader = `has(c.command) && c.command == ["/ko-app/agent"] && has(c.args) 
 	`has(c.securityContext.capabilities) && has(c.securityContext.capabilities.add) && ` +
 	`c.securityContext.capabilities.add == ["NET_ADMIN"]`
 
+// noEnvironment is true of a container c whose environment has literal values only.
+const noEnvironment = `(!has(c.envFrom) || size(c.envFrom) == 0) && (!has(c.env) || c.env.all(e, !has(e.valueFrom)))`
+
 // insideValidations are what an ephemeral container must be that the account of probe adds to an existing pod.
 func insideValidations(plan *checkup.Plan, opts Options) []admissionv1.Validation {
 	var all []admissionv1.Validation
@@ -338,7 +346,7 @@ func insideValidations(plan *checkup.Plan, opts Options) []admissionv1.Validatio
 	add("have the agent's image", fmt.Sprintf(`c.image == %q`, AgentImage(opts)))
 	add("have no volume, and no environment of the pod's namespace",
 		`(!has(c.volumeMounts) || size(c.volumeMounts) == 0) && (!has(c.volumeDevices) || size(c.volumeDevices) == 0) && `+
-			`(!has(c.envFrom) || size(c.envFrom) == 0) && (!has(c.env) || c.env.all(e, !has(e.valueFrom)))`)
+			noEnvironment)
 	add("see its own processes only", `!has(c.targetContainerName) || c.targetContainerName == ""`)
 	add("be restricted: no root, no capabilities, no escalation, a read-only file system, the runtime's seccomp profile",
 		`has(c.securityContext) && (!has(c.securityContext.privileged) || !c.securityContext.privileged) && `+

@@ -173,6 +173,8 @@ func TestPolicies(t *testing.T) {
 			s.Volumes = append(s.Volumes, corev1.Volume{Name: "h", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
 		}},
 		{name: "a Secret", user: "p-probe", pod: agent, change: secretVolume},
+		{name: "a Secret in the environment", user: "p-probe", pod: agent, change: secretVariable},
+		{name: "all of a Secret in the environment", user: "p-setup", pod: agent, change: secretVariables},
 		{name: "the certificate of a component", plan: host, user: "p-probe", pod: hostAgent, change: secretVolume, allowed: true},
 		{name: "privileged", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.Containers[0].SecurityContext.Privileged = &yes }},
 		{name: "root", user: "p-setup", pod: responder, change: func(s *corev1.PodSpec) { s.Containers[0].SecurityContext.RunAsUser = new(int64(0)) }},
@@ -240,6 +242,23 @@ func TestPolicies(t *testing.T) {
 				t.Errorf("another image later: refused %q", refused)
 			}
 		})
+	}
+}
+
+// TestAccountsAreNoPlans: no plan may have the name of an account of another plan, because it is the name of its own
+// account for all phases.
+func TestAccountsAreNoPlans(t *testing.T) {
+	plan := policyPlan("podMesh")
+	accounts := []string{ScheduleAccount(plan)}
+	for _, phase := range checkup.Phases {
+		accounts = append(accounts, checkup.AccountName(plan.Name, phase))
+	}
+	for _, account := range accounts {
+		other := policyPlan("podMesh")
+		other.Name = account
+		if _, err := Compile(other, Options{Namespace: "ns"}); err == nil || !strings.Contains(err.Error(), "choose another name") {
+			t.Errorf("a plan of the name %s: %v, want that it is refused", account, err)
+		}
 	}
 }
 
@@ -391,6 +410,16 @@ func TestVerdictPolicy(t *testing.T) {
 		{"all labels", func(_, r *pipelinev1.PipelineRun) { r.Labels = nil }, false},
 		{"an annotation", func(_, r *pipelinev1.PipelineRun) { r.Annotations = map[string]string{"a": "b"} }, false},
 		{"one annotation less", func(b, _ *pipelinev1.PipelineRun) { b.Annotations = map[string]string{"a": "b"} }, false},
+		{"an owner", func(_, r *pipelinev1.PipelineRun) { r.OwnerReferences = []metav1.OwnerReference{{Name: "a", UID: "u"}} }, false},
+		{"another owner", func(b, r *pipelinev1.PipelineRun) {
+			b.OwnerReferences = []metav1.OwnerReference{{Name: "a", UID: "u"}}
+			r.OwnerReferences = []metav1.OwnerReference{{Name: "a", UID: "v"}}
+		}, false},
+		{"the same owner and finalizer", func(b, r *pipelinev1.PipelineRun) {
+			b.OwnerReferences, b.Finalizers = []metav1.OwnerReference{{Name: "a", UID: "u"}}, []string{"a/b"}
+			r.OwnerReferences, r.Finalizers = b.OwnerReferences, b.Finalizers
+		}, true},
+		{"a finalizer less", func(b, _ *pipelinev1.PipelineRun) { b.Finalizers = []string{"a/b"} }, false},
 		{"cancelled", func(_, r *pipelinev1.PipelineRun) { r.Spec.Status = pipelinev1.PipelineRunSpecStatusCancelled }, false},
 		{"another account", func(_, r *pipelinev1.PipelineRun) { r.Spec.TaskRunTemplate.ServiceAccountName = "admin" }, false},
 	} {
@@ -457,6 +486,18 @@ func TestSchedulePolicy(t *testing.T) {
 			}
 		})
 	}
+}
+
+func secretVariable(s *corev1.PodSpec) {
+	s.Containers[0].Env = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{
+		SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "k"},
+	}}}
+}
+
+func secretVariables(s *corev1.PodSpec) {
+	s.Containers[0].EnvFrom = []corev1.EnvFromSource{{
+		SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}},
+	}}
 }
 
 func secretVolume(s *corev1.PodSpec) {

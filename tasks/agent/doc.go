@@ -6,11 +6,12 @@
 //
 //	agent probe --order FILE
 //	agent probe --order-env NAME
-//	agent respond [--echo ADDRESS] [--http ADDRESS]
+//	agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] [--linger DURATION]
 //	agent version
 //
 // It needs no API token, no capability, no writable file system, and at most 64Mi of memory (the default of GOMEMLIMIT
-// is 48MiB), with up to 1,000 peers even if none of them answers. For icmp its group must be in the sysctl
+// is 48MiB), with up to 1,000 peers even if none of them answers. Only an agent that reads the rules of its node is root,
+// with the capability NET_ADMIN, and has no limit of memory of its own. For icmp its group must be in the sysctl
 // net.ipv4.ping_group_range; that is a safe sysctl, which a pod under restricted pod security may set.
 //
 // # agent probe
@@ -20,7 +21,8 @@
 // waits for a random part of the order's start jitter, measures two control pairs per IP family (its own responder,
 // which must answer, and closed ports, which must refuse), then every pair, shuffled by the order's seed.
 //
-// It writes checkup.Message values to standard output, one JSON object per line, each line shorter than 16 KiB:
+// It writes checkup.Message values to standard output, one JSON object per line. Lines of pairs are shorter than 16 KiB,
+// at which container runtimes split lines. A line with a part of a node's rules (96 KiB in base64) has about 128 KiB:
 //
 //	{"start":{...}}        at once; with the number of observations that follow
 //	{"control":{...}}      two per IP family
@@ -41,16 +43,23 @@
 // results; open measurements are not reported, because they have not failed. Client certificates are those of Secrets
 // mounted at /etc/checkplan/certificates/SECRET/, tls.crt and tls.key.
 //
+// With an order with tables, the agent measures no pair. It reads the rules of its node, twice per IP family:
+//
+//	{"table":{...}}        a part of the rules, compressed
+//
 // # agent respond
 //
 // Answers on these ports, in both IP families, until SIGTERM:
 //
 //	--echo :7007   TCP echo of any data; UDP echo of agents' requests only
 //	--http :7080   HTTP: /healthz returns ok, /bytes?n=SIZE returns up to 16 MiB
+//	--health :7081 HTTP: /healthz for the kubelet
+//
+// With --linger, it goes on answering for that long after the signal.
 //
 // Each UDP answer contains how long the responder kept the request; the agent subtracts that.
 //
-// Once a second and at the end, the responder reports how many distinct UDP requests it received for each pair whose
+// Every 200 ms and at the end, the responder reports how many distinct UDP requests it received for each pair whose
 // count has changed, and how many packets its full socket buffer dropped:
 //
 //	{"reception":{...}}

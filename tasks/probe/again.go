@@ -42,8 +42,9 @@ func lookAgain(
 	took := time.Since(began)
 	left := time.Duration(w.ProbeTimeout()) - took
 	further.Timeouts.Probe = checkup.Duration(max(left, 0))
-	writer, err := t.Store(w.Plan).
-		BeginLook(soon, &checkup.Look{Worksheet: *further, After: checkup.Duration(took.Round(100 * time.Millisecond))})
+	writer, err := first.BeginLook(soon, &checkup.Look{
+		Worksheet: *further, After: checkup.Duration(took.Round(100 * time.Millisecond)),
+	})
 	pairs := checkup.Count(further.CountPairs(), "pair")
 	switch {
 	case err != nil:

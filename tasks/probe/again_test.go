@@ -291,6 +291,20 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
+// TestSecondTry: a try of the task without a second look is not judged by the second look of an earlier try.
+func TestSecondTry(t *testing.T) {
+	l := newLab(t)
+	l.dead = func(_, source, _ int) bool { return source == 0 }
+	if _, r := l.run(t); len(r.Looks) != 1 {
+		t.Fatalf("%d looks in the first try, want 1", len(r.Looks))
+	}
+	l.dead = nil
+	report, r := l.run(t)
+	if report.Verdict != checkup.RunPass || len(r.Looks) != 0 || strings.Contains(report.Summary, "after") {
+		t.Errorf("%s, %d looks; want a pass by the first look", report.Summary, len(r.Looks))
+	}
+}
+
 // TestNotConfirmedByTheGate: a gate that does not confirm decides by the first look.
 func TestNotConfirmedByTheGate(t *testing.T) {
 	l := newLab(t)
@@ -317,7 +331,7 @@ func TestSecondLookRefused(t *testing.T) {
 	if len(r.Observations) != 4 || len(r.Looks) != 1 || len(r.Looks[0].Record.Observations) != 0 || report.Counts.Fail != 2 {
 		t.Errorf("%s; %d pairs, %+v; want the first look", report.Summary, len(r.Observations), r.Looks)
 	}
-	if want := "; no failure was measured again"; report.Verdict != checkup.RunInconclusive || !strings.Contains(report.Summary, want) {
+	if want := "; nothing failed in both looks"; report.Verdict != checkup.RunInconclusive || !strings.Contains(report.Summary, want) {
 		t.Errorf("%s, want that it is inconclusive: %s", report.Summary, want)
 	}
 	if want := "::warning::second look: 2 pairs not measured again: none of 1 agent could be created: "; !strings.Contains(l.log.String(), want) {

@@ -243,7 +243,7 @@ func self(ctx context.Context, t *task.Task, pods bool) error {
 			t.AgentImage = cmp.Or(t.AgentImage, sibling(c.Image, "agent"))
 			t.GuestImage = cmp.Or(t.GuestImage, sibling(c.Image, "guest"))
 		}
-		if t.AgentImage == "" || t.GuestImage == "" {
+		if t.GuestImage == "" || pods && t.AgentImage == "" {
 			return fmt.Errorf("no container of pod %s has an image .../probe:TAG, beside which agent and guest would be: "+
 				"set the environment variables AGENT_IMAGE and GUEST_IMAGE", t.PodName)
 		}

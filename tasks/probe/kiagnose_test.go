@@ -430,6 +430,37 @@ func TestSibling(t *testing.T) {
 	}
 }
 
+// TestSelf: an image that is needed, and known neither from the environment nor from the pod, is an error. Agents are
+// started as preflight pods only.
+func TestSelf(t *testing.T) {
+	for _, tt := range []struct {
+		image, agent, guest string
+		pods                bool
+		want                [2]string // images of agent and guest; empty: an error
+	}{
+		{image: "r/probe:v1", pods: true, want: [2]string{"r/agent:v1", "r/guest:v1"}},
+		{image: "r/probe:v1", agent: "a", guest: "g", pods: true, want: [2]string{"a", "g"}},
+		{image: "r/other:v1", agent: "a", pods: true},
+		{image: "r/other:v1", guest: "g", pods: true},
+		{image: "r/other:v1", guest: "g", want: [2]string{"", "g"}},
+		{image: "r/other:v1", agent: "a"},
+	} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: tt.image}}}}
+		pod.Namespace, pod.Name, pod.UID = "kiagnose", "job-x", "uid"
+		tk := &task.Task{Kubernetes: fake.NewClientset(pod), Namespace: "kiagnose", PodName: "job-x", AgentImage: tt.agent, GuestImage: tt.guest}
+		err := self(t.Context(), tk, tt.pods)
+		if tt.want == [2]string{} {
+			if err == nil {
+				t.Errorf("%+v: no error", tt)
+			}
+			continue
+		}
+		if err != nil || tk.RunUID != "uid" || [2]string{tk.AgentImage, tk.GuestImage} != tt.want {
+			t.Errorf("%+v: run %s, images %s and %s, %v", tt, tk.RunUID, tk.AgentImage, tk.GuestImage, err)
+		}
+	}
+}
+
 // TestManifest: the Job of the document has the rights that a checkup needs or uses, and no others; it has kiagnose's
 // label, as its ConfigMap has; and it is a checkup.
 func TestManifest(t *testing.T) {

@@ -69,12 +69,15 @@ func run(ctx context.Context, t *task.Task) error {
 	} else {
 		cumulate(r, before, entry)
 	}
-	if err := store.SaveReport(ctx, r, plan.Retention.Reports); err != nil {
+	if err := store.SaveReport(ctx, r); err != nil {
 		problems = append(problems, fmt.Errorf("store the report: %w", err))
 	} else {
 		where = t.Namespace + "/" + store.ReportName()
 	}
 	problems = append(problems, writeResults(t.Results, print.Results(r, where)))
+	if err := store.PruneReports(ctx, plan.Retention.Reports); err != nil {
+		problems = append(problems, fmt.Errorf("delete reports beyond retention.reports: %w", err))
+	}
 	problems = append(problems, writeOutcomes(ctx, t, plan, r, removed))
 	problems = append(problems, retire(ctx, t, plan))
 	remember(ctx, t, store, entry)
@@ -218,12 +221,12 @@ func writeOutcomes(ctx context.Context, t *task.Task, plan *checkup.Plan, r *che
 const outcomeTime = 20 * time.Second
 
 // retire updates the objects of pairs that this and earlier runs of the plan wrote: an
-// object without a recent result becomes Unknown, and an object whose pair is no longer
-// expected is deleted after its retention.
+// object without a recent result becomes Unknown, and an object whose pair no check
+// expects any longer is deleted after its retention.
 func retire(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
-	var problems []error
+	o := connectivity.RetireOptions{Dynamic: t.Dynamic, Namespace: t.Namespace}
 	for _, check := range plan.CheckNames() {
 		var frozen record.Frozen
 		if err := t.Store(plan.Name).Load(ctx, record.Worksheet(check), &frozen); err != nil {
@@ -232,22 +235,24 @@ func retire(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 		if !frozen.Worksheet.Connections.Writes() {
 			continue
 		}
-		n := 0
-		err := retry.Until(ctx, func() error {
-			more, err := connectivity.Retire(ctx, connectivity.RetireOptions{
-				Dynamic: t.Dynamic, Namespace: t.Namespace, Worksheet: &frozen.Worksheet, Started: frozen.Started,
-			})
-			n += more
-			return err
-		})
-		if err != nil {
-			problems = append(problems, fmt.Errorf("check %s: retire objects of pairs: %w", check, err))
-		}
-		if n > 0 {
-			t.Logf("check %s: deleted %d objects of pairs that are no longer expected: their retention is over", check, n)
+		o.Worksheets = append(o.Worksheets, &frozen.Worksheet)
+		if o.Started.IsZero() || frozen.Started.Before(o.Started) {
+			o.Started = frozen.Started
 		}
 	}
-	return errors.Join(problems...)
+	n := 0
+	err := retry.Until(ctx, func() error {
+		more, err := connectivity.Retire(ctx, o)
+		n += more
+		return err
+	})
+	if n > 0 {
+		t.Logf("deleted %s of pairs that no check expects any longer: their retention is over", checkup.Count(n, "object"))
+	}
+	if err != nil {
+		return fmt.Errorf("retire objects of pairs: %w", err)
+	}
+	return nil
 }
 
 // retireTime is the longest time for retiring objects of pairs.

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
@@ -389,6 +390,25 @@ func TestNotKept(t *testing.T) {
 	}
 }
 
+// TestNotPruned: if old reports cannot be deleted, the results name the new one, and the error says what is left.
+func TestNotPruned(t *testing.T) {
+	tk, client, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
+	reports := labels.Set{checkup.LabelRole: string(checkup.RoleReport), checkup.LabelPlan: "day-2"}
+	client.PrependReactor("list", "configmaps", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		return a.(k8stesting.ListAction).GetListRestrictions().Labels.Matches(reports), nil, errors.New("etcd: timeout")
+	})
+	if err := run(t.Context(), tk); !errors.Is(err, task.ErrSaid) {
+		t.Errorf("%v, want failure", err)
+	}
+	if !strings.Contains(log.String(), "::error::delete reports beyond retention.reports: ") {
+		t.Errorf("log:\n%s", log)
+	}
+	where := "ns/" + tk.Store("day-2").ReportName()
+	if v, got := result(t, tk, "verdict"), result(t, tk, "report"); v != "pass" || got != where {
+		t.Errorf("verdict %q, report %q; want pass, and %s", v, got, where)
+	}
+}
+
 // TestRetire: the objects of pairs that nobody expects any more go when their
 // retention is over; where none are written, nobody looks.
 func TestRetire(t *testing.T) {
@@ -413,7 +433,7 @@ func TestRetire(t *testing.T) {
 		{name: "none could be written", sheet: &checkup.ConnectionSheet{Unwritten: "no CRD", Checks: checkup.ConnectivityChecks{Write: true}}, left: 1},
 		{name: "retention is over", sheet: &checkup.ConnectionSheet{Checks: checkup.ConnectivityChecks{Write: true}}},
 		{name: "the API server is away", sheet: &checkup.ConnectionSheet{Checks: checkup.ConnectivityChecks{Write: true}}, left: 1,
-			broken: errors.New("no route to host"), err: "::error::check mesh: retire objects of pairs: "},
+			broken: errors.New("no route to host"), err: "::error::retire objects of pairs: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tk, _, log := newTask(t, true, planOf(checkup.RequireNothing, checkup.TeardownAlways))

@@ -135,7 +135,9 @@ func run(ctx context.Context, stderr io.Writer, args []string, on node) error {
 	others := slices.DeleteFunc(slices.Clone(modes), func(mode dataplane.Mode) bool { return mode == own })
 	writes := on.writers[own](log)
 	p := &proxy.Proxy{
-		Writer: &first{writes, log, func(ctx context.Context) error { return on.cleanup(ctx, others, log) }},
+		Writer: &first{
+			Writer: writes, log: log, cleanup: func(ctx context.Context) error { return on.cleanup(ctx, others, log) },
+		},
 		Node: func() (proxy.Node, error) {
 			addresses, err := on.addresses()
 			return proxy.Node{Addresses: addresses, Pods: pods, MasqueradeAll: *masqueradeAll}, err
@@ -199,11 +201,13 @@ func (on node) cleanup(ctx context.Context, of []dataplane.Mode, log *slog.Logge
 }
 
 // first is a Writer that removes what a predecessor in another mode left, once its own rules are there: in between,
-// packets meet both, which lead to the same endpoints. If that fails, it tries again after the next Write.
+// packets meet both, which lead to the same endpoints. If that fails, it tries again after the next Write, and logs the
+// same error once.
 type first struct {
 	proxy.Writer
 	log     *slog.Logger
 	cleanup func(context.Context) error // nil: done
+	said    string                      // the last error of cleanup
 }
 
 func (f *first) Write(ctx context.Context, state *proxy.State, node proxy.Node) error {
@@ -212,7 +216,10 @@ func (f *first) Write(ctx context.Context, state *proxy.State, node proxy.Node) 
 		return err
 	}
 	if failed := f.cleanup(ctx); failed != nil {
-		f.log.Warn("what a predecessor may have left in another mode is still there", "error", failed)
+		if f.said != failed.Error() {
+			f.said = failed.Error()
+			f.log.Warn("what a predecessor may have left in another mode is still there; trying again", "error", failed)
+		}
 		return err
 	}
 	f.cleanup = nil

@@ -309,24 +309,33 @@ func TestReady(t *testing.T) {
 }
 
 // TestFirst: what a predecessor left in other modes is removed when a state is served, also if parts of it are not; and
-// again, if that fails.
+// again, if that fails: the log has the same error once.
 func TestFirst(t *testing.T) {
 	w := &fakeWriter{written: make(chan string, 100)}
 	cleanups, failed := 0, errors.New("locked")
-	f := &first{w, slog.New(slog.DiscardHandler), func(context.Context) error { cleanups++; return failed }}
+	var log bytes.Buffer
+	f := &first{
+		Writer: w, log: slog.New(slog.NewTextHandler(&log, nil)),
+		cleanup: func(context.Context) error { cleanups++; return failed },
+	}
 	for _, row := range []struct {
 		name          string
 		write, failed error
-		cleanups      int
+		cleanups, log int
 	}{
-		{"nothing is served", errors.New("no memory"), nil, 0},
-		{"cleanup fails", nil, errors.New("locked"), 1},
-		{"a part is served", proxy.Unserved{Problems: []string{"TCP 10.0.0.1:80"}}, nil, 2},
-		{"once", nil, nil, 2},
+		{"nothing is served", errors.New("no memory"), nil, 0, 0},
+		{"cleanup fails", nil, errors.New("locked"), 1, 1},
+		{"again", nil, errors.New("locked"), 2, 1},
+		{"in another way", nil, errors.New("no memory"), 3, 2},
+		{"a part is served", proxy.Unserved{Problems: []string{"TCP 10.0.0.1:80"}}, nil, 4, 2},
+		{"once", nil, nil, 4, 2},
 	} {
 		w.err, failed = row.write, row.failed
 		if err := f.Write(t.Context(), &proxy.State{}, proxy.Node{}); fmt.Sprint(err) != fmt.Sprint(row.write) || cleanups != row.cleanups {
 			t.Errorf("%s: error %v after %d cleanups, want %v after %d", row.name, err, cleanups, row.write, row.cleanups)
+		}
+		if lines := strings.Count(log.String(), "\n"); lines != row.log {
+			t.Errorf("%s: %d lines logged, want %d: %s", row.name, lines, row.log, &log)
 		}
 	}
 }

@@ -455,7 +455,8 @@ func TestControlPlaneFaults(t *testing.T) {
 	t.Run("the service rules of one node", func(t *testing.T) {
 		forgetChecks(t)
 		node := second.Spec.NodeName
-		c := start(t, "run", plans, "--plan", "api-watch", "--namespace", hostNamespace, "--output", "json", "--set", "api.for=30s")
+		file := edited(t, plans, `for:      "45s"`, fmt.Sprintf("for: %q", patient(30*time.Second)))
+		c := start(t, "run", file, "--plan", "api-watch", "--namespace", hostNamespace, "--output", "json")
 		c.started(t)
 		watching(t)
 		id, _ := faultID(t, "delete-service-rules", "--node", node)
@@ -628,20 +629,8 @@ func TestKilledWatchLosesNothing(t *testing.T) {
 // forgetful returns the file of plans with a retention of 0s.
 func forgetful(t *testing.T) string {
 	t.Helper()
-	b, err := os.ReadFile(plans)
-	if err != nil {
-		t.Fatal(err)
-	}
 	const install = "connectivityChecks: installCRD: true\n"
-	changed := strings.Replace(string(b), install, install+"\tconnectivityChecks: retention: \"0s\"\n", 1)
-	if changed == string(b) {
-		t.Fatalf("%s does not contain %q", plans, install)
-	}
-	file := filepath.Join(t.TempDir(), "plans.cue")
-	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return edited(t, plans, install, install+"\tconnectivityChecks: retention: \"0s\"\n")
 }
 
 // followAgents reads what the agents of a run report, until the returned function is called.

@@ -158,6 +158,23 @@ func (c *command) started(t *testing.T) string {
 	return name
 }
 
+// edited returns a copy of a file of plans in which a text, which must be there once, is replaced.
+func edited(t *testing.T, file, was, is string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(b), was); n != 1 {
+		t.Fatalf("%s contains %q %d times, want once", file, was, n)
+	}
+	copied := filepath.Join(t.TempDir(), filepath.Base(file))
+	if err := os.WriteFile(copied, []byte(strings.Replace(string(b), was, is, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return copied
+}
+
 // runPlan runs a plan to its end and returns its report.
 func runPlan(t *testing.T, plan string, wantCode int, args ...string) *checkup.Report {
 	t.Helper()
@@ -323,13 +340,16 @@ func remains(t *testing.T, runUID string) error {
 	return err
 }
 
-var patience = flag.Int("patience", 1, "how many times as long eventually waits: for machines with slow cores")
+var patience = flag.Int("patience", 1, "how many times as long tests and plans wait: for machines with slow cores")
+
+// patient returns a time of a plan, as long as -patience wants it. Like eventually, it is for what a test needs.
+func patient(d time.Duration) time.Duration { return d * time.Duration(*patience) }
 
 // eventually calls f until it returns nil. The test fails if f still returns an error after the limit times the flag
 // -patience. It is for what a test needs before it goes on. For what a test promises, see within.
 func eventually(t *testing.T, limit time.Duration, f func() error) {
 	t.Helper()
-	within(t, limit*time.Duration(*patience), f)
+	within(t, patient(limit), f)
 }
 
 // within is eventually with the same limit on every machine.

@@ -676,7 +676,9 @@ func console(t *testing.T, namespace, name string, hold time.Duration) {
 
 // A node is lost while it is measured: its pairs are unmeasured, and nothing is left after the node is back.
 func TestVMNodeLost(t *testing.T) {
-	c := start(t, "run", vms, "--plan", "both", "--output", "json")
+	// Four VMs start at once, which takes slow cores longer.
+	file := edited(t, vms, `setup: "90s", probe: "40s"`, fmt.Sprintf(`setup: %q, probe: "40s"`, patient(90*time.Second)))
+	c := start(t, "run", file, "--plan", "both", "--output", "json")
 	name := c.started(t)
 	uid := string(pipelineRun(t, name).UID)
 	measuring(t, name, uid)

@@ -54,6 +54,18 @@ func StaleUDP(older, newer *State) []UDPCheck {
 	return checks
 }
 
+// gone returns the checks of frontends that a state does not have.
+func gone(all map[Frontend]bool, s *State) []UDPCheck {
+	is := frontends(s)
+	var checks []UDPCheck
+	for f := range all {
+		if _, ok := is[f]; !ok {
+			checks = append(checks, UDPCheck{Frontend: f})
+		}
+	}
+	return checks
+}
+
 func frontends(s *State) map[Frontend][]netip.AddrPort {
 	all := map[Frontend][]netip.AddrPort{}
 	for i := range s.Ports {

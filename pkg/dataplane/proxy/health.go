@@ -3,13 +3,16 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -45,6 +48,10 @@ type healthPlace struct {
 	number  uint16
 }
 
+func (p healthPlace) compare(q healthPlace) int {
+	return cmp.Or(cmp.Compare(p.family, q.family), p.address.Compare(q.address), cmp.Compare(p.number, q.number))
+}
+
 type healthPort struct {
 	state  Health
 	server *http.Server
@@ -78,7 +85,8 @@ func (h *HealthPorts) Set(state *State, node []netip.Addr) error {
 		}
 	}
 	var errs []error
-	for place, health := range want {
+	for _, place := range slices.SortedFunc(maps.Keys(want), healthPlace.compare) { // so are the errors: see Proxy.say
+		health := want[place]
 		if port := h.open[place]; port != nil {
 			port.state = health
 			continue

@@ -116,3 +116,21 @@ func TestHealthPorts(t *testing.T) {
 		is(address, "closed")
 	}
 }
+
+// TestHealthPortsRefused: ports that cannot be opened are always listed in the same order: the log then has them
+// once.
+func TestHealthPortsRefused(t *testing.T) {
+	h := &proxy.HealthPorts{Listen: func(_, address string) (net.Listener, error) {
+		return nil, fmt.Errorf("%s: address already in use", address)
+	}}
+	var items []*api.ServiceEndpoints
+	for port := range int32(8) {
+		items = append(items, service(fmt.Sprint("web-", port), checked(32000+port, 1, "0.0.0.0/0")))
+	}
+	first := fmt.Sprint(h.Set(proxy.Check(items), nil))
+	for range 5 {
+		if again := fmt.Sprint(h.Set(proxy.Check(items), nil)); again != first {
+			t.Fatalf("%s\nafter\n%s", again, first)
+		}
+	}
+}

@@ -60,6 +60,19 @@ func (u Unserved) With(failures Unserved) error {
 	return u
 }
 
+// NoTables reports whether an error of nft, or of iptables on top of nftables, says that the kernel has no nftables, or
+// not for this family. Then it has no rules of theirs, either.
+func NoTables(err error) bool {
+	return slices.ContainsFunc([]string{
+		"Operation not supported", "Protocol not supported", "Address family not supported by protocol",
+		"Could not fetch rule set generation id: Invalid argument",
+	}, func(text string) bool { return strings.Contains(err.Error(), text) })
+}
+
+// maxTried limits the memory for frontends of states that were perhaps written: some MB. Connections to further ones
+// stay until their clients are silent.
+const maxTried = 1 << 16
+
 // Times of a Proxy.
 const (
 	// retryDelay is the time after which what failed is tried again.
@@ -99,7 +112,10 @@ type Proxy struct {
 	served   bool     // rules of some state were written
 	cleaned  *State   // whose connections were forgotten last; nil: unknown
 	// unsure: since then, packets may have met other rules than those of cleaned and want, or none.
-	unsure  bool
+	unsure bool
+	// tried are the UDP frontends of states since then that were perhaps written, and whose connections are not
+	// forgotten.
+	tried   map[Frontend]bool
 	failing time.Time
 	untidy  bool
 	said    map[string]string
@@ -226,14 +242,16 @@ func (p *Proxy) sync(ctx context.Context) bool {
 		checks := StaleUDP(p.cleaned, p.want)
 		if p.unsure {
 			checks = append(checks, StaleUDP(nil, p.want)...)
+			checks = append(checks, gone(p.tried, p.want)...)
 		}
 		n, err := p.Forget(NewStale(checks, p.node.Addresses))
 		p.update(func(s *Status) { s.Forgotten += n })
 		p.say("cannot make the kernel forget connections; trying again", err)
 		if p.unsure = err != nil; p.unsure {
+			p.try()
 			ok = false
 		} else {
-			p.cleaned = p.want
+			p.cleaned, p.tried = p.want, nil
 		}
 	}
 	if p.written && p.untidy {
@@ -287,6 +305,7 @@ func (p *Proxy) write(ctx context.Context) bool {
 	p.say("cannot write the rules; trying again", err)
 	if err != nil {
 		p.unsure = true // one family may have the rules of this state
+		p.try()
 		if p.failing.IsZero() {
 			p.failing = start
 		}
@@ -302,6 +321,18 @@ func (p *Proxy) write(ctx context.Context) bool {
 	})
 	p.problem()
 	return true
+}
+
+// try notes the UDP frontends of a state that was perhaps written, and whose connections are not forgotten yet.
+func (p *Proxy) try() {
+	if p.tried == nil {
+		p.tried = map[Frontend]bool{}
+	}
+	for f := range frontends(p.want) {
+		if len(p.tried) < maxTried {
+			p.tried[f] = true
+		}
+	}
 }
 
 // healthy reports whether the rules serve some state, and have not been wrong for long.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
 	"github.com/checkplan/checkplan/pkg/nodestate/api"
 )
@@ -30,6 +31,7 @@ type writer struct {
 	// What the next calls return, and what the node is.
 	err, gone, stuck, forget error
 	addresses                []netip.Addr
+	stale                    proxy.Stale // what was last to be forgotten
 }
 
 // set changes what the next calls return.
@@ -97,6 +99,7 @@ func in(t *testing.T, steps func(t *testing.T, l *lab)) {
 				}
 				w.mu.Lock()
 				defer w.mu.Unlock()
+				w.stale = s
 				return len(s.Families()), w.forget
 			},
 		}
@@ -243,6 +246,39 @@ func TestForgetsAfterGaps(t *testing.T) {
 		forgets(1)
 		forgets(0)
 	})
+}
+
+// TestForgetsWhatWasTried: connections to a Service that only a state had which failed, or after which the kernel could
+// not forget, are forgotten when a later state is written without the Service.
+func TestForgetsWhatWasTried(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		fail func(*writer, error)
+	}{
+		{"one family was not written", func(w *writer, err error) { w.err = err }},
+		{"the kernel did not forget", func(w *writer, err error) { w.forget = err }},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			in(t, func(t *testing.T, l *lab) {
+				l.states <- nil
+				l.pass(time.Minute)
+				l.writer.set(func() { row.fail(l.writer, errors.New("no memory")) })
+				l.states <- []*api.ServiceEndpoints{service("web", udp)}
+				l.pass(time.Second)
+				l.writer.set(func() { row.fail(l.writer, nil) })
+				for _, want := range []bool{true, false} { // once
+					l.states <- nil
+					l.pass(time.Minute)
+					l.writer.set(func() {
+						to, from := netip.MustParseAddrPort("10.96.0.1:80"), netip.MustParseAddrPort("10.0.0.1:8080")
+						if l.writer.stale.Is(dataplane.IPv4, to, from) != want {
+							t.Errorf("forgotten: %v", !want)
+						}
+					})
+				}
+			})
+		})
+	}
 }
 
 // TestHealthy: load balancers are sent elsewhere if no rules were ever written, or if they are wrong for more than a

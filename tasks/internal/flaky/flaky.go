@@ -5,6 +5,7 @@
 package flaky
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -38,6 +39,7 @@ func Troubles() []Trouble {
 	pods := corev1.Resource("pods")
 	return []Trouble{
 		{Name: "connection refused", Err: broken("dial", syscall.ECONNREFUSED)},
+		{Name: "dial timeout", Err: broken("dial", context.DeadlineExceeded)}, // as net's timeouts say that they are
 		{Name: "answer lost", Err: broken("read", syscall.ECONNRESET), Executed: true},
 		{Name: "429", Err: apierrors.NewTooManyRequests("too many requests", 1)},
 		{Name: "500", Err: apierrors.NewInternalError(errors.New("etcdserver: leader changed"))},

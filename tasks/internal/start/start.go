@@ -240,22 +240,32 @@ type Run struct {
 	Finished  bool
 }
 
-// list returns the runs of the plan.
+// listPage is how many PipelineRuns a list reads at once. Each may have 1.5 MiB, etcd's limit: this many, read and
+// decoded, are within the memory limit of the pod (startMemory in pkg/tekton).
+const listPage = 20
+
+// list returns the runs of the plan. The API server keeps the state of a list for some minutes; then its next page is
+// an error, 410, and the retried Job lists again.
 func (s *Starter) list(ctx context.Context) ([]Run, error) {
-	list, err := s.Runs.List(ctx, metav1.ListOptions{LabelSelector: labels.Set{checkup.LabelPlan: s.Plan}.String()})
-	if err != nil {
-		return nil, fmt.Errorf("list the PipelineRuns of plan %s: %w", s.Plan, err)
-	}
-	runs := make([]Run, len(list.Items))
-	for i := range list.Items {
-		o := &list.Items[i]
-		finished, _, _ := unstructured.NestedString(o.Object, "status", "completionTime")
-		runs[i] = Run{
-			Name: o.GetName(), UID: string(o.GetUID()), Created: o.GetCreationTimestamp().Time,
-			Scheduled: o.GetLabels()[checkup.LabelScheduled] == "true", Finished: finished != "",
+	var runs []Run
+	options := metav1.ListOptions{LabelSelector: labels.Set{checkup.LabelPlan: s.Plan}.String(), Limit: listPage}
+	for {
+		page, err := s.Runs.List(ctx, options)
+		if err != nil {
+			return nil, fmt.Errorf("list the PipelineRuns of plan %s: %w", s.Plan, err)
+		}
+		for i := range page.Items {
+			o := &page.Items[i]
+			finished, _, _ := unstructured.NestedString(o.Object, "status", "completionTime")
+			runs = append(runs, Run{
+				Name: o.GetName(), UID: string(o.GetUID()), Created: o.GetCreationTimestamp().Time,
+				Scheduled: o.GetLabels()[checkup.LabelScheduled] == "true", Finished: finished != "",
+			})
+		}
+		if options.Continue = page.GetContinue(); options.Continue == "" {
+			return runs, nil
 		}
 	}
-	return runs, nil
 }
 
 // Overlaps returns a run that has not finished and has another name; nil if there is none.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -160,6 +161,8 @@ type clock struct {
 	ends                      map[string]time.Time
 	// takes is how long the next run takes.
 	takes time.Duration
+	// expired says that the API server has forgotten the list when its second page is read.
+	expired bool
 }
 
 func (c *clock) Create(
@@ -180,14 +183,26 @@ func (c *clock) List(_ context.Context, options metav1.ListOptions) (*unstructur
 	if err != nil {
 		return nil, err
 	}
+	if options.Limit < 1 || options.Limit > listPage {
+		return nil, fmt.Errorf("%d runs at once do not fit the memory of the Job", options.Limit)
+	}
+	if options.Continue != "" && c.expired {
+		return nil, apierrors.NewResourceExpired("the continue token is too old")
+	}
 	list := &unstructured.UnstructuredList{}
-	for name, o := range c.runs {
+	for _, name := range slices.Sorted(maps.Keys(c.runs)) {
+		o := c.runs[name]
 		if ends := c.ends[name]; !ends.After(c.now) {
 			o.Object["status"] = map[string]any{"completionTime": ends.Format(time.RFC3339)}
 		}
-		if selector.Matches(labels.Set(o.GetLabels())) {
-			list.Items = append(list.Items, *o)
+		if name <= options.Continue || !selector.Matches(labels.Set(o.GetLabels())) {
+			continue
 		}
+		if n := len(list.Items); n == int(options.Limit) {
+			list.SetContinue(list.Items[n-1].GetName())
+			break
+		}
+		list.Items = append(list.Items, *o)
 	}
 	return list, nil
 }
@@ -245,6 +260,32 @@ func TestRetentionOfAMonth(t *testing.T) {
 	}
 	if kept != byHand || started < 10000 || refused < 10000 {
 		t.Errorf("%d of %d runs by hand are kept; %d started, %d refused", kept, byHand, started, refused)
+	}
+}
+
+// TestPages: a Job reads any number of runs, a few at a time, and deletes those beyond the retention. If the API server
+// forgets the list meanwhile, the Job fails and starts nothing: a run that it did not see may not have finished.
+func TestPages(t *testing.T) {
+	for _, expired := range []bool{false, true} {
+		c := &clock{now: noon, runs: map[string]*unstructured.Unstructured{}, ends: map[string]time.Time{}, expired: expired}
+		for i := range 5*listPage + 1 {
+			earlier := run(fmt.Sprintf("p-%03d", i), 0, true, false)
+			if _, err := c.Create(t.Context(), earlier, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, _, out := starter(checkup.ConcurrencyForbid)
+		s.Runs, s.Name = c, "p-999"
+		err := s.Start(t.Context())
+		if expired {
+			if !apierrors.IsResourceExpired(err) || len(c.runs) != 5*listPage+1 {
+				t.Errorf("%v, %d runs; want that the list has expired, and no change", err, len(c.runs))
+			}
+			continue
+		}
+		if err != nil || len(c.runs) != s.Keep+1 || c.runs[s.Name] == nil {
+			t.Errorf("%v, %d runs, log %q; want the newest %d and %s", err, len(c.runs), out, s.Keep, s.Name)
+		}
 	}
 }
 

@@ -146,13 +146,17 @@ func words(rule string) []string {
 	return all
 }
 
-// Cleanup removes the proxy's rules of both families.
+// Cleanup removes the proxy's rules of both families. If the kernel cannot have any, there is nothing to remove.
 func (w *Writer) Cleanup(ctx context.Context) error {
 	var errs []error
 	for _, k := range w.families {
 		have, err := w.find(ctx, k)
-		if err == nil && have != nil {
+		switch {
+		case err == nil && have != nil:
 			err = w.restore(ctx, k, nil, have)
+		case err != nil && k.have == nil && proxy.NoTables(err):
+			w.log.Info("no rules to remove, because the kernel cannot have any", "family", k.family, "error", err)
+			continue
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", k.family, err))

@@ -409,6 +409,31 @@ func TestFailure(t *testing.T) {
 	}
 }
 
+// TestCleanupWithoutTables: a kernel without nftables has no rules of iptables on top of them. Any other error is one,
+// and so is this one if this Writer wrote rules.
+func TestCleanupWithoutTables(t *testing.T) {
+	for _, row := range []struct {
+		text       string
+		wrote, err bool
+	}{
+		{"iptables-save v1.8.9 (nf_tables): Could not fetch rule set generation id: Invalid argument", false, false},
+		{"iptables-save: Failed to initialize nft: Protocol not supported", false, false},
+		{"iptables-save: Failed to initialize nft: Protocol not supported", true, true},
+		{"iptables-save v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied (you must be root)", false, true},
+	} {
+		w, all := fakes()
+		if row.wrote {
+			write(t, w, service("web"))
+		}
+		for _, k := range all {
+			k.fail = func(string) error { return errors.New(row.text) }
+		}
+		if err := w.Cleanup(t.Context()); (err != nil) != row.err {
+			t.Errorf("%+v: error %v", row, err)
+		}
+	}
+}
+
 // TestKilled: after an attempt whose end is not known, the next one begins with what is there.
 func TestKilled(t *testing.T) {
 	w, all := fakes()

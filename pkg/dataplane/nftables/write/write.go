@@ -194,20 +194,27 @@ func (w *Writer) Present(ctx context.Context) error {
 		if t.have == nil {
 			continue
 		}
-		if rules, err := t.nft.ListRules(ctx, w.table.Look); err != nil || len(rules) == 0 {
+		rules, err := t.nft.ListRules(ctx, w.table.Look)
+		if err == nil && len(rules) == 0 {
+			err = errors.New("it has none")
+		}
+		if err != nil {
 			t.have = nil
-			errs = append(errs, fmt.Errorf("%s: table %s has no rules in chain %s: %w",
-				t.family, w.table.Name, w.table.Look, err))
+			errs = append(errs, fmt.Errorf("%s: table %s: the rules of chain %s: %w", t.family, w.table.Name, w.table.Look, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Cleanup deletes the tables of both families.
+// Cleanup deletes the tables of both families. If the kernel cannot have one, there is nothing to delete.
 func (w *Writer) Cleanup(ctx context.Context) error {
 	var errs []error
 	for _, t := range w.tables {
-		if err := t.connect(); err != nil {
+		switch err := t.connect(); {
+		case err != nil && proxy.NoTables(err):
+			w.log.Info("no table to delete, because the kernel cannot have one", "family", t.family, "error", err)
+			continue
+		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", t.family, err))
 			continue
 		}

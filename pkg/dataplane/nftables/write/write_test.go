@@ -470,6 +470,15 @@ func TestPresent(t *testing.T) {
 		t.Errorf("after a write: %v", err)
 	}
 	tx := r.NewTransaction()
+	tx.Flush(&knftables.Chain{Name: services}) // nft flush table does so; the fake then has no chain
+	if err := r.Run(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Present(t.Context()); err == nil || strings.Contains(err.Error(), "%!") {
+		t.Errorf("after a flush: %v", err)
+	}
+	write(t, w, service("web"))
+	tx = r.NewTransaction()
 	tx.Delete(&knftables.Table{})
 	if err := r.Run(t.Context(), tx); err != nil {
 		t.Fatal(err)
@@ -493,6 +502,24 @@ func TestCleanup(t *testing.T) {
 		}
 		if all[dataplane.IPv4].Table != nil || all[dataplane.IPv6].Table != nil {
 			t.Error("a table is left")
+		}
+	}
+}
+
+// TestCleanupWithoutTables: a kernel that cannot have a table has none to delete. Any other error is one.
+func TestCleanupWithoutTables(t *testing.T) {
+	for text, want := range map[string]bool{ // what the end of nft's output says: is it an error of Cleanup?
+		"Unable to initialize Netlink socket: Protocol not supported":             false,
+		"Error: Could not process rule: Operation not supported":                  false,
+		"Error: Could not process rule: Address family not supported by protocol": false,
+		"netlink: Error: cache initialization failed: Operation not permitted":    true,
+		"Error: Could not process rule: No space left on device":                  true,
+	} {
+		w := newWriter(slog.New(slog.DiscardHandler), func(knftables.Family) (knftables.Interface, error) {
+			return nil, fmt.Errorf("could not run nftables command: %s", text)
+		})
+		if err := w.Cleanup(t.Context()); (err != nil) != want {
+			t.Errorf("%s: error %v", text, err)
 		}
 	}
 }
