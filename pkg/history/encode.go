@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"time"
 
@@ -25,6 +26,10 @@ const (
 	// MaxBytes is the largest history, after compression. Merge keeps a history of 5,000 nodes below it; Encode drops
 	// what is beyond it: first the delays of single pairs, then the digests of nodes, then the oldest runs.
 	MaxBytes = 16 << 20
+	// maxMemory is about the largest memory of a history, once it is decoded. One of 600 runs of 5,000 nodes takes 18 MiB,
+	// and 200 MiB if each run has a node that the run before did not have: a Member has 48 bytes, and about 750 runs keep
+	// their lists of members.
+	maxMemory = 256 << 20
 	// digestsPerPart keeps a part of digests small enough to be written as one object or two.
 	digestsPerPart = 8192
 	// detailsPerPart is the number of runs whose delays are in one part.
@@ -275,11 +280,8 @@ func (l memberList) apply(old []Member) ([]Member, error) {
 	return members, nil
 }
 
-// maxMembers bounds a list of members, and maxListed the members of all lists of a part.
-const (
-	maxMembers = 20_000
-	maxListed  = 8 << 20
-)
+// maxMembers bounds a list of members.
+const maxMembers = 20_000
 
 // Decode puts the parts of a history together. It never fails: what it cannot read it leaves out, with a note in
 // SetAside. If the plan's name is another one, all is left out. Newer says that another version of checkplan wrote a
@@ -288,8 +290,9 @@ func Decode(plan string, parts []Part, now time.Time) (h *History, newer bool) {
 	h = &History{Plan: plan}
 	var notes []string
 	details, groups := map[string][]byte{}, map[string][]byte{}
+	left := maxMemory
 	for _, p := range parts {
-		d, err := decodePart(p.Data)
+		d, err := decodePart(p.Data, &left)
 		switch {
 		case err != nil:
 		case d.Version != version:
@@ -299,7 +302,7 @@ func Decode(plan string, parts []Part, now time.Time) (h *History, newer bool) {
 		case d.Name != p.Name:
 			err = fmt.Errorf("is part %q", d.Name)
 		default:
-			err = h.take(d, details, groups)
+			err = h.take(d, details, groups, &left)
 		}
 		if err != nil {
 			notes = append(notes, fmt.Sprintf("part %s of the history is set aside: %v", p.Name, err))
@@ -312,7 +315,8 @@ func Decode(plan string, parts []Part, now time.Time) (h *History, newer bool) {
 	return h, newer
 }
 
-func decodePart(data []byte) (*document, error) {
+// decodePart reads a part, and subtracts its memory from left.
+func decodePart(data []byte, left *int) (*document, error) {
 	r, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, err
@@ -325,11 +329,11 @@ func decodePart(data []byte) (*document, error) {
 		return nil, fmt.Errorf("has more than %d MiB when decompressed", maxPart>>20)
 	}
 	d := &document{}
-	return d, json.Unmarshal(raw, d)
+	return d, Unmarshal(raw, d, left)
 }
 
-// take adds the content of a part.
-func (h *History) take(d *document, details, groups map[string][]byte) error {
+// take adds the content of a part. left are the bytes of memory that are left for its lists of members.
+func (h *History) take(d *document, details, groups map[string][]byte, left *int) error {
 	if d.State != nil {
 		if len(d.State.Days) > maxDays || len(d.State.Findings) > maxFindings || len(d.State.SetAside) > maxSetAside {
 			return errors.New("has too many entries")
@@ -359,7 +363,7 @@ func (h *History) take(d *document, details, groups map[string][]byte) error {
 	}
 	h.Nodes = append(h.Nodes, d.Nodes...)
 	if d.Runs != nil {
-		runs, err := d.Runs.decode()
+		runs, err := d.Runs.decode(left)
 		if err != nil {
 			return err
 		}
@@ -373,9 +377,8 @@ func (h *History) take(d *document, details, groups map[string][]byte) error {
 
 func detailKey(n int, check string) string { return fmt.Sprintf("%d %s", n, check) }
 
-func (p *runsPart) decode() ([]Run, error) {
+func (p *runsPart) decode(left *int) ([]Run, error) {
 	lists := make([][]Member, len(p.Members))
-	listed := 0
 	for i, l := range p.Members {
 		var old []Member
 		if i > 0 {
@@ -385,7 +388,11 @@ func (p *runsPart) decode() ([]Run, error) {
 		if lists[i], err = l.apply(old); err != nil {
 			return nil, err
 		}
-		if listed += len(lists[i]); len(lists[i]) > maxMembers || listed > maxListed {
+		if l.Change { // Unmarshal has counted the others
+			*left -= len(lists[i]) * int(reflect.TypeFor[Member]().Size())
+		}
+		if len(lists[i]) > maxMembers || *left < 0 {
+			*left = max(*left, 0)
 			return nil, errors.New("has too many members")
 		}
 	}

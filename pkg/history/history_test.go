@@ -3,6 +3,7 @@
 package history
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -617,7 +618,7 @@ func TestDecodeSetsAside(t *testing.T) {
 	}
 	other := func(change func(*document)) func(string) []byte {
 		return func(data string) []byte {
-			d, err := decodePart([]byte(data))
+			d, err := decodePart([]byte(data), new(maxMemory))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -648,6 +649,9 @@ func TestDecodeSetsAside(t *testing.T) {
 		{"a run without a verdict", "p", replace("runs-0", other(func(d *document) { d.Runs.Runs[0].Verdict = "green" })), 0, false, "run 1 is not valid"},
 		{"a digest of nonsense", "p", replace("digests-0", other(func(d *document) { d.Digests[0].Sketch = []byte{0xff, 1, 2} })), 2, false, "digest"},
 		{"more lost than sent", "p", replace("digests-0", other(func(d *document) { d.Digests[0].Lost = 1e9 })), 2, false, "impossible losses"},
+		{"millions of empty runs", "p", replace("runs-0", func(string) []byte {
+			return gzipped([]byte(`{"version":1,"plan":"p","name":"runs-0","runs":{"runs":[{}` + strings.Repeat(",{}", 1<<20) + `]}}`))
+		}), 0, false, "takes too much memory"},
 		{"delays of other pairs", "p", replace("details-0", other(func(d *document) { d.Details[0].Detail = []byte{1} })), 2, false, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -670,18 +674,77 @@ func TestDecodeSetsAside(t *testing.T) {
 	}
 }
 
+// TestMembersAreBounded: lists of members that are only changes of other lists take from the memory of the whole
+// history, not from one of their part.
+func TestMembersAreBounded(t *testing.T) {
+	part := runsPart{Members: []memberList{{All: make([]Member, 100)}}}
+	for range 10 {
+		part.Members = append(part.Members, memberList{Change: true})
+	}
+	left := 15 * 100 * int(reflect.TypeFor[Member]().Size())
+	for i, want := range []string{"<nil>", "has too many members"} {
+		if _, err := part.decode(&left); fmt.Sprint(err) != want {
+			t.Errorf("part %d: %v, want %s", i, err, want)
+		}
+	}
+}
+
+// TestUnmarshal: what takes much more memory than its JSON has bytes is refused before it is read, however it is
+// spelled. Nothing else is, and it is read as json.Unmarshal does.
+func TestUnmarshal(t *testing.T) {
+	const many, most = 100_000, 16 << 20
+	list := func(element string) string { return "[" + strings.Repeat(element+",", many) + element + "]" }
+	for _, tt := range []struct {
+		name, text string
+		refused    bool
+	}{
+		{"checks", `{"checks":` + list("{}") + `}`, true},
+		{"checks in capitals", `{"CHECKS":` + list("{}") + `}`, true},
+		{"checks with an escape", `{"\u0063hecks":` + list("{}") + `}`, true},
+		{"checks of null", `{"checks":` + list("null") + `}`, true},
+		{"checks of numbers", `{"checks":` + list("0") + `}`, true},
+		{"units", `{"checks":[{"units":` + list(" {\n} ") + `}]}`, true},
+		{"units many times", `{"checks":[{` + strings.Repeat(`"units":[{}],`, many) + `"units":[]}]}`, true},
+		{"maps", `{"checks":[{"units":[{}` + strings.Repeat(`,{"labels":{"":""}}`, many/4) + `]}]}`, true},
+		{"pointers", `{"checks":[{"units":[{"delays":{"x":{}` + strings.Repeat(`,"x":{}`, 2*many) + `}}]}]}`, true},
+		{"cells of lists", `{"checks":[{"blocks":[{"table":{"rows":[[` + list("[]") + `]]}}]}]}`, true},
+		{"an unknown field", `{"what":` + list(`{"checks":[]}`) + `}`, false},
+		{"text", `{"summary":"` + strings.Repeat(`\"[{`, many) + `"}`, false},
+		{"notes", `{"notes":` + list(`"a"`) + `}`, false},
+		{"no JSON", `{"notes":[}`, false},
+		{"another type", `{"notes":{"a":[1]},"summary":3,"checks":"x"}`, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got, want checkup.Report
+			left := most
+			err := Unmarshal([]byte(tt.text), &got, &left)
+			refused := err != nil && err.Error() == "takes too much memory"
+			if refused != tt.refused || refused && left != 0 {
+				t.Fatalf("%v, %d bytes left; want that it is refused: %t", err, left, tt.refused)
+			}
+			if refused {
+				return
+			}
+			if plain := json.Unmarshal([]byte(tt.text), &want); fmt.Sprint(err) != fmt.Sprint(plain) || !reflect.DeepEqual(got, want) {
+				t.Errorf("%v, want %v and the same value", err, plain)
+			}
+		})
+	}
+}
+
 // FuzzDecode: no bytes make Decode or what follows it panic.
 func FuzzDecode(f *testing.F) {
 	m := mesh{nodes: nodes(5), degree: 2}
+	known := Merge(Merge(nil, m.entry(0)), m.entry(1))
 	for _, due := range []*Due{nil, {Cron: "* * * * *", TimeZone: "UTC"}, {Cron: "CRON_TZ=UTC", TimeZone: "UTC"}} {
-		h := Merge(Merge(nil, m.entry(0)), m.entry(1))
+		h := *known
 		h.Due = due
-		parts, err := Encode(h)
+		parts, err := Encode(&h)
 		if err != nil {
 			f.Fatal(err)
 		}
 		for _, p := range parts {
-			d, err := decodePart(p.Data)
+			d, err := decodePart(p.Data, new(maxMemory))
 			if err != nil {
 				f.Fatal(err)
 			}
@@ -693,6 +756,7 @@ func FuzzDecode(f *testing.F) {
 		h, _ := Decode("p", []Part{{name, gzipped(content)}}, start)
 		if h != nil {
 			h.Overview(Filter{})
+			Gaps(known.Runs, h.Due) // the part with the schedule has no runs
 		}
 		h = Merge(h, e)
 		h.Cumulative("mesh")

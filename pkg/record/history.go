@@ -157,6 +157,7 @@ func loadParts(
 		return nil, []string{fmt.Sprintf("the history is set aside: ConfigMap %s: %v", index.Name, problem)}, nil
 	}
 	var gone error
+	size := 0
 	for _, part := range listed {
 		var data []byte
 		for _, name := range part.Pieces {
@@ -170,10 +171,13 @@ func loadParts(
 				problem = fmt.Errorf("ConfigMap %s does not exist", name)
 			case pieceName(index.Name, cm.BinaryData[pieceKey]) != name:
 				problem = fmt.Errorf("ConfigMap %s is corrupt: its content is not that of its name", name)
+			case size+len(cm.BinaryData[pieceKey]) > history.MaxBytes:
+				problem = fmt.Errorf("the history has more than %d MiB", history.MaxBytes>>20)
 			}
 			if problem != nil {
 				break
 			}
+			size += len(cm.BinaryData[pieceKey])
 			data = append(data, cm.BinaryData[pieceKey]...)
 		}
 		if problem != nil {
@@ -192,8 +196,15 @@ func listedPieces(index *corev1.ConfigMap) ([]indexed, error) {
 		return nil, fmt.Errorf("data[%q] is not an index: %w", indexKey, err)
 	}
 	n := 0
+	known := map[string]bool{}
 	for _, part := range listed {
 		n += len(part.Pieces)
+		for _, name := range part.Pieces {
+			if known[name] {
+				return nil, fmt.Errorf("data[%q] lists piece %s twice", indexKey, name)
+			}
+			known[name] = true
+		}
 	}
 	if n > maxPieces {
 		return nil, fmt.Errorf("data[%q] lists %d pieces, want at most %d", indexKey, n, maxPieces)

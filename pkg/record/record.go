@@ -35,6 +35,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/retry"
 )
 
@@ -62,6 +63,12 @@ const appendedBytes = 128 << 10
 const (
 	chunkRaw = 16 << 20
 	valueRaw = 1 << 30
+	// memoryFactor is how much more memory a value with a limit (Store.most) may take than its JSON may have bytes, with
+	// the JSON itself. Reports of many failed pairs take 3 to 5 times as much.
+	memoryFactor = 4
+	// chunkLeast is the least number of bytes before compression of each chunk but the last, on average: half of
+	// chunkBytes, because gzip makes nothing much larger.
+	chunkLeast = chunkBytes / 2
 )
 
 // Store saves and loads the values of one run.
@@ -177,7 +184,13 @@ func (s *Store) Load(ctx context.Context, k Key, value any) error {
 	if digestOf(raw) != first.Data[digestKey] {
 		return fmt.Errorf("load %s: the chunks of ConfigMap %s do not belong together: their sha256 differs", k, first.Name)
 	}
-	if err := json.Unmarshal(raw, value); err != nil {
+	if s.most > 0 {
+		left := memoryFactor*s.most - len(raw)
+		err = history.Unmarshal(raw, value, &left)
+	} else {
+		err = json.Unmarshal(raw, value)
+	}
+	if err != nil {
 		return fmt.Errorf("load %s: ConfigMap %s: %w", k, first.Name, err)
 	}
 	return nil
@@ -247,9 +260,13 @@ func (s *Store) configMap(k Key, chunk int) *corev1.ConfigMap {
 // get reads the stream of all chunks, and returns the ConfigMap of chunk 0, too.
 func (s *Store) get(ctx context.Context, k Key) (raw []byte, first *corev1.ConfigMap, err error) {
 	most := cmp.Or(s.most, valueRaw)
+	n := 0
 	err = s.each(ctx, k, func(cm *corev1.ConfigMap, part []byte) error {
 		if first == nil {
 			first = cm
+		}
+		if n++; n > 2+most/chunkLeast {
+			return fmt.Errorf("the value has more than %d chunks", 2+most/chunkLeast)
 		}
 		if len(raw)+len(part) > most {
 			return fmt.Errorf("the value is larger than %d MiB", most>>20)

@@ -635,3 +635,22 @@ func TestReportObject(t *testing.T) {
 		t.Errorf("data: %v, want verdict and summary", cm.Data)
 	}
 }
+
+// TestChunksAreBounded: a report of which each chunk says that another one follows comes to an end.
+func TestChunksAreBounded(t *testing.T) {
+	s, client := newStore()
+	reads := 0
+	client.PrependReactor("get", "configmaps", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		if reads++; reads > 100 {
+			return false, nil, nil
+		}
+		return true, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: a.(k8stesting.GetAction).GetName()},
+			Data:       map[string]string{moreKey: "true"}, BinaryData: map[string][]byte{dataKey: compress(nil, chunkBytes)[0].compressed},
+		}, nil
+	})
+	_, err := LoadReport(t.Context(), s.ConfigMaps, s.RunUID, 10*chunkLeast)
+	if err == nil || !strings.Contains(err.Error(), "more than 12 chunks") {
+		t.Errorf("%v, want an error about the number of chunks", err)
+	}
+}

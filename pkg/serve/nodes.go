@@ -100,22 +100,19 @@ func (s *Server) eachPlan(
 	plans, leftOut := share(reported, nodePlans)
 	slices.SortFunc(plans, byName)
 	notes := s.notes(leftOut, nodePlans)
-	for _, plan := range plans {
-		row, r := s.newest(ctx, plan)
+	err := s.visit(ctx, plans, func(ctx context.Context, plan record.StoredPlan) {
+		row, r := s.newest(ctx, plan, nodeReportBytes)
 		if r != nil {
 			h, err := s.history(ctx, plan)
 			if err == nil {
 				do(row, r, h)
-				continue
+				return
 			}
 			row.Problem = err.Error()
 		}
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("read the histories of %s: %w", checkup.Count(len(plans), "plan"), ctx.Err())
-		}
 		notes = append(notes, fmt.Sprintf("Plan %s/%s is left out: %s", plan.Namespace, plan.Plan, row.Problem))
-	}
-	return notes, nil
+	})
+	return notes, err
 }
 
 // count adds the results of a pair of endpoints, each of which is a pair of its own, to counts.

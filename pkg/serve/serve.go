@@ -30,6 +30,10 @@ import (
 const (
 	// requestTime is how long a request may take, with all that it reads from the cluster.
 	requestTime = 30 * time.Second
+	// planTime is how long what a page has of one plan may be read, and writeTime what is left of requestTime when no
+	// further plan is read. The largest report takes seconds to decode, on one core.
+	planTime  = 8 * time.Second
+	writeTime = 5 * time.Second
 	// fresh is how long a page is served again without a look at the cluster.
 	fresh = 10 * time.Second
 	// cacheBytes is the size of all pages that are kept.
@@ -37,6 +41,8 @@ const (
 	// reportBytes is the size of the largest report that is read, as JSON: one in which 250,000 pairs fail. Reading it
 	// takes about four times as much.
 	reportBytes = 96 << 20
+	// nodeReportBytes is the same for the pages of nodes, which have the history of the plan in memory, too.
+	nodeReportBytes = 48 << 20
 	// mostPlans is the number of plans on the list of plans, and in the metrics: each costs a request to the API server.
 	mostPlans = 500
 	// nodePlans is the number of plans of the pages of nodes: each costs its whole history.
@@ -66,6 +72,8 @@ type Server struct {
 	// The newest list and when it was read; for the holder of busy.
 	listed listing
 	at     time.Time
+	// The first plan for which a page had no time; the next page begins with it.
+	late ref
 }
 
 // listing is what was listed.
@@ -286,10 +294,42 @@ func (s *Server) where() string {
 	return "namespace " + s.Namespace
 }
 
-// load reads a report. Its namespace, plan and run are those of its ConfigMap: a report that says others would pass for
-// one of somebody else.
-func (s *Server) load(ctx context.Context, stored record.StoredReport) (*checkup.Report, error) {
-	r, err := record.LoadReport(ctx, s.ConfigMaps.ConfigMaps(stored.Namespace), stored.RunUID, reportBytes)
+// visit calls read for each plan, with a context in which the plan has planTime. It begins with the plan for which
+// there was no time before. The context of a plan for which there is no time has ended. If that is the first one, or
+// the request ended, visit returns an error.
+func (s *Server) visit(
+	ctx context.Context, plans []record.StoredPlan, read func(ctx context.Context, plan record.StoredPlan),
+) error {
+	end, _ := ctx.Deadline() // page has set it
+	end = end.Add(-writeTime)
+	at := max(0, slices.IndexFunc(plans, func(p record.StoredPlan) bool { return ref{p.Namespace, p.Plan} == s.late }))
+	s.late = ref{}
+	for i, plan := range slices.Concat(plans[at:], plans[:at]) {
+		until := time.Now().Add(planTime)
+		if end.Before(until) {
+			until = end
+		}
+		of, cancel := context.WithDeadline(ctx, until)
+		late := of.Err() != nil
+		if late && s.late == (ref{}) {
+			s.late = ref{plan.Namespace, plan.Plan}
+		}
+		if !late || i > 0 {
+			read(of, plan)
+		}
+		cancel()
+		if err := ctx.Err(); err != nil || late && i == 0 {
+			return fmt.Errorf("read the reports of %s: %w", checkup.Count(len(plans), "plan"),
+				cmp.Or(err, context.DeadlineExceeded))
+		}
+	}
+	return nil
+}
+
+// load reads a report of at most so many bytes of JSON. Its namespace, plan and run are those of its ConfigMap: a
+// report that says others would pass for one of somebody else.
+func (s *Server) load(ctx context.Context, stored record.StoredReport, most int) (*checkup.Report, error) {
+	r, err := record.LoadReport(ctx, s.ConfigMaps.ConfigMaps(stored.Namespace), stored.RunUID, most)
 	if err != nil {
 		return nil, err
 	}
@@ -302,13 +342,17 @@ func (s *Server) load(ctx context.Context, stored record.StoredReport) (*checkup
 
 // newest reads the newest report of a plan, and returns its row in a list. The report is nil if there is none, or if it
 // could not be read; the row then says why.
-func (s *Server) newest(ctx context.Context, plan record.StoredPlan) (print.PlanRow, *checkup.Report) {
+func (s *Server) newest(ctx context.Context, plan record.StoredPlan, most int) (print.PlanRow, *checkup.Report) {
 	row := print.PlanRow{Namespace: plan.Namespace, Plan: plan.Plan}
 	if plan.Newest == nil {
 		return row, nil
 	}
 	row.Run, row.UID, row.Ended = plan.Newest.Run, plan.Newest.RunUID, plan.Newest.Finished
-	r, err := s.load(ctx, *plan.Newest)
+	if ctx.Err() != nil {
+		row.Problem = "reading other plans took all the time of this page; the next page begins here"
+		return row, nil
+	}
+	r, err := s.load(ctx, *plan.Newest, most)
 	if err != nil {
 		row.Problem = err.Error()
 		return row, nil
@@ -331,15 +375,17 @@ func (s *Server) notes(leftOut, most int) []string {
 
 func (s *Server) plans(ctx context.Context, b *bytes.Buffer, _ *http.Request) error {
 	plans, leftOut := share(s.listed.plans, mostPlans)
-	slices.SortFunc(plans, byName)
 	var rows []print.PlanRow
-	for _, plan := range plans {
-		row, _ := s.newest(ctx, plan)
+	err := s.visit(ctx, plans, func(ctx context.Context, plan record.StoredPlan) {
+		row, _ := s.newest(ctx, plan, reportBytes)
 		rows = append(rows, row)
+	})
+	if err != nil {
+		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("read the newest reports of %s: %w", checkup.Count(len(plans), "plan"), err)
-	}
+	slices.SortFunc(rows, func(a, b print.PlanRow) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Plan, b.Plan))
+	})
 	return print.HTMLPlans(b, "Plans in "+s.where(), rows, s.notes(leftOut, mostPlans), s.links())
 }
 
@@ -377,7 +423,7 @@ func (s *Server) run(ctx context.Context, b *bytes.Buffer, r *http.Request) erro
 	if !ok {
 		return missing("no report of this run in %s: the plan's retention may have deleted it", s.where())
 	}
-	report, err := s.load(ctx, stored)
+	report, err := s.load(ctx, stored, reportBytes)
 	if apierrors.IsNotFound(err) {
 		return missing("the report of this run was deleted")
 	}
@@ -390,18 +436,20 @@ func (s *Server) run(ctx context.Context, b *bytes.Buffer, r *http.Request) erro
 func (s *Server) metrics(ctx context.Context, b *bytes.Buffer, r *http.Request) error {
 	plans, leftOut := share(s.listed.plans, mostPlans)
 	m := print.Metrics{Namespaces: s.Namespace == ""}
-	for i, plan := range plans {
-		row, report := s.newest(ctx, plan)
+	follow := len(plans)
+	err := s.visit(ctx, plans, func(ctx context.Context, plan record.StoredPlan) {
+		follow--
+		row, report := s.newest(ctx, plan, reportBytes)
 		if row.Run == "" {
-			continue
+			return
 		}
 		// No plan takes more than a quarter of what is left, if others follow.
 		left := metricsBytes - m.Bytes()
-		readable := report != nil && left > 0 && m.Add(report, left/min(len(plans)-i, 4))
+		readable := report != nil && left > 0 && m.Add(report, left/min(follow+1, 4))
 		m.Readable(plan.Namespace, plan.Plan, row.Run, readable)
-	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("read the newest reports of %s: %w", checkup.Count(len(plans), "plan"), err)
+	})
+	if err != nil {
+		return err
 	}
 	m.LeftOut(leftOut)
 	if metricsType(r) == openMetricsType {

@@ -3,7 +3,10 @@
 package serve
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,9 +15,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -438,34 +443,101 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a report that cannot be read is shown as such, on the list of plans and as a metric, and the others
-// are shown.
-func TestUnreadable(t *testing.T) {
-	s := newSite(t)
-	s.save(t, reportOf(t, "pass"), "broken", "broken-run-1", "uid-broken", s.now)
-	list, err := s.ConfigMaps.ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: checkup.LabelRun + "=uid-broken"})
+// replace makes the report of a run other bytes, with the digest of the text that they are of.
+func (s *site) replace(t *testing.T, uid string, content []byte, text string) {
+	t.Helper()
+	list, err := s.ConfigMaps.ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: checkup.LabelRun + "=" + uid})
 	if err != nil || len(list.Items) == 0 {
 		t.Fatal("no ConfigMap", err)
 	}
 	cm := &list.Items[0]
 	for k := range cm.BinaryData {
-		cm.BinaryData[k] = []byte("not gzip")
+		cm.BinaryData[k] = content
 	}
+	cm.Data["sha256"] = fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
 	if _, err := s.ConfigMaps.ConfigMaps(namespace).Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if body := s.ask(http.MethodGet, "/").Body.String(); !strings.Contains(body, "not read: load report") || !strings.Contains(body, "day-2-run-12") {
-		t.Errorf("the list is\n%s", body)
+}
+
+// TestUnreadable: a report that cannot be read, or that takes gigabytes of memory although it is small, is shown as
+// such, on the list of plans and as a metric, and the others are shown.
+func TestUnreadable(t *testing.T) {
+	bomb := `{"checks":[{}` + strings.Repeat(",{}", 1_000_000) + `]}`
+	var small bytes.Buffer
+	w := gzip.NewWriter(&small)
+	if _, err := w.Write([]byte(bomb)); err != nil {
+		t.Fatal(err)
 	}
-	metrics := s.ask(http.MethodGet, "/metrics").Body.String()
-	for _, want := range []string{`checkplan_report_readable{plan="broken",run="broken-run-1"} 0`, `checkplan_report_readable{plan="day-2",run="day-2-run-12"} 1`} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("the metrics do not have %s", want)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name    string
+		content []byte
+		text    string
+		want    string
+	}{
+		{"no gzip", []byte("not gzip"), "", "is corrupt"},
+		{"millions of checks", small.Bytes(), bomb, "takes too much memory"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSite(t)
+			s.save(t, reportOf(t, "pass"), "broken", "broken-run-1", "uid-broken", s.now)
+			s.replace(t, "uid-broken", tt.content, tt.text)
+			body := s.ask(http.MethodGet, "/").Body.String()
+			for _, want := range []string{"not read: load report", tt.want, "day-2-run-12"} {
+				if !strings.Contains(body, want) {
+					t.Errorf("the list does not have %q:\n%s", want, body)
+				}
+			}
+			metrics := s.ask(http.MethodGet, "/metrics").Body.String()
+			for _, want := range []string{`checkplan_report_readable{plan="broken",run="broken-run-1"} 0`, `checkplan_report_readable{plan="day-2",run="day-2-run-12"} 1`} {
+				if !strings.Contains(metrics, want) {
+					t.Errorf("the metrics do not have %s", want)
+				}
+			}
+			if w := s.ask(http.MethodGet, "/runs/checks/uid-broken"); w.Code != http.StatusBadGateway {
+				t.Errorf("status %d", w.Code)
+			}
+		})
+	}
+}
+
+// TestSlow: plans whose reports take all the time of a page do not make the page fail. Plans for which there was no time
+// are shown as such, and the next page begins with them.
+func TestSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		for _, namespace := range []string{"a", "a2", "b", "c"} {
+			s.saveIn(t, namespace, reportOf(t, "pass"), "slow", "slow-run-1", "uid-slow", s.now)
 		}
-	}
-	if w := s.ask(http.MethodGet, "/runs/checks/uid-broken"); w.Code != http.StatusBadGateway {
-		t.Errorf("status %d", w.Code)
-	}
+		s.everywhere()
+		s.client.PrependReactor("get", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if a.GetNamespace() == namespace {
+				return false, nil, nil
+			}
+			time.Sleep(planTime - time.Second)
+			return true, nil, apierrors.NewBadRequest("slow")
+		})
+		const late = "reading other plans took all the time"
+		for _, tt := range []struct{ target, first, then string }{
+			{"/metrics", `checkplan_report_readable{namespace="checks",plan="day-2",run="day-2-run-12"} 0`,
+				`checkplan_report_readable{namespace="checks",plan="day-2",run="day-2-run-12"} 1`},
+			{"/", late, "into the pods of worker-2: nothing gets through"},
+			{"/nodes", "Plan checks/day-2 is left out: " + late, `href="/nodes/node-a"`},
+			{"/nodes/worker-2", late, "into the pods of worker-2: nothing gets through"},
+		} {
+			s.late = ref{"a", "slow"}
+			for _, want := range []string{tt.first, tt.then} {
+				w := s.ask(http.MethodGet, tt.target)
+				if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+					t.Errorf("%s: status %d, does not have %q:\n%s", tt.target, w.Code, want, w.Body)
+				}
+				s.now = s.now.Add(fresh)
+			}
+		}
+	})
 }
 
 // TestCluster: an API server that refuses is an error, never an empty list.
