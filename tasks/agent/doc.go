@@ -10,8 +10,8 @@
 //	agent version
 //
 // It needs no API token, no capability, no writable file system, and at most 64Mi of memory (the default of GOMEMLIMIT
-// is 48MiB), with up to 1,000 peers even if none of them answers. Only an agent that reads the rules of its node is root,
-// with the capability NET_ADMIN, and has no limit of memory of its own. For icmp its group must be in the sysctl
+// is 48MiB), with up to 1,000 peers even if none of them answers. Only an agent that reads the rules of its node is
+// root, with the capability NET_ADMIN, and has no limit of memory of its own. For icmp its group must be in the sysctl
 // net.ipv4.ping_group_range; that is a safe sysctl, which a pod under restricted pod security may set.
 //
 // # agent probe
@@ -21,8 +21,9 @@
 // waits for a random part of the order's start jitter, measures two control pairs per IP family (its own responder,
 // which must answer, and closed ports, which must refuse), then every pair, shuffled by the order's seed.
 //
-// It writes checkup.Message values to standard output, one JSON object per line. Lines of pairs are shorter than 16 KiB,
-// at which container runtimes split lines. A line with a part of a node's rules (96 KiB in base64) has about 128 KiB:
+// It writes checkup.Message values to standard output, one JSON object per line. Lines of pairs are shorter than
+// 16 KiB, at which container runtimes split lines. A line with a part of a node's rules (96 KiB in base64) has about
+// 128 KiB:
 //
 //	{"start":{...}}        at once; with the number of observations that follow
 //	{"control":{...}}      two per IP family
