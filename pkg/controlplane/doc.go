@@ -28,8 +28,9 @@
 //	                        or at their first address and port 2379; with kubeadm also etcd.external.endpoints
 //	                        of the ConfigMap kube-system/kubeadm-config
 //	node                    as target the kubelet of a node, at each of its internal addresses; as source
-//	                        an agent in the pod network, on Linux nodes without taints (except those of a broken
-//	                        node). At most maxNodes of each, selected by a hash of their names
+//	                        an agent in the pod network, on nodes that match the plan's placement: by default Linux
+//	                        nodes without taints (except those of a broken node). At most maxNodes of each, selected
+//	                        by a hash of their names
 //	load-balancer-internal  what kubelets use: controlPlaneEndpoint of kubeadm-config, or
 //	                        status.apiServerInternalURI of OpenShift's Infrastructure
 //	load-balancer-external  what users use: the server of the ConfigMap kube-public/cluster-info, or

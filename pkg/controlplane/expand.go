@@ -122,6 +122,9 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, err
 	}
 
 	sources, targets, err := x.assign()
+	if _, used := x.sources[componentNode]; (!used || x.roles[componentNode].own) && !defaultPlacement(c.Placement) {
+		x.warn("placement has no effect: no pair is from nodes (preset %s): add pairs whose from is node", preset)
+	}
 	if err := errors.Join(append(x.problems, err)...); err != nil {
 		return nil, err
 	}
@@ -152,6 +155,12 @@ func usable(c *Spec) error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// defaultPlacement reports whether a placement is empty or the schema's default.
+func defaultPlacement(p checkup.Placement) bool {
+	linux := map[string]string{corev1.LabelOSStable: "linux"}
+	return (len(p.NodeSelector) == 0 || maps.Equal(p.NodeSelector, linux)) && len(p.Tolerations)+len(p.Affinity) == 0
 }
 
 func (x *expansion) warn(format string, args ...any) {

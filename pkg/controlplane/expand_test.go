@@ -20,6 +20,7 @@ func planOf(changes ...func(*Spec)) *checkup.Plan {
 	second := checkup.Duration(time.Second)
 	c := &Spec{
 		Preset: PresetAuto, MaxNodes: 100, Interval: second,
+		Placement:          checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}},
 		Probe:              ConnectionProbe{Count: 5, Deadlines: checkup.StageDeadlines{Resolve: 5 * second, Connect: 5 * second, Handshake: 5 * second, Response: 5 * second}},
 		Expect:             ConnectionExpect{Loss: checkup.LossLimit{Max: new(checkup.Percent)}},
 		ConnectivityChecks: checkup.ConnectivityChecks{Write: true, Retention: 7200 * second, StaleAfter: 600 * second},
@@ -34,6 +35,14 @@ func planOf(changes ...func(*Spec)) *checkup.Plan {
 
 func preset(p Preset) func(*Spec) {
 	return func(c *Spec) { c.Preset = p }
+}
+
+// placed gives the sources of the role node a label without a value, and a toleration of the taint of that name.
+func placed(label, taint string) func(*Spec) {
+	return func(c *Spec) {
+		c.Placement.NodeSelector[label] = ""
+		c.Placement.Tolerations = append(c.Placement.Tolerations, checkup.Toleration{Key: taint, Operator: "Exists"})
+	}
 }
 
 // pairs are written "from > to".

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
@@ -823,8 +823,7 @@ func (x *expansion) sourcesOf(name string) []*source {
 			sources = append(sources, s)
 		}
 		if len(found) == 0 {
-			x.warn("%s: %s: no source: its pairs are unmeasured", name, cause)
-			sources = append(sources, absentSource(name, label, cause))
+			sources = append(sources, x.noSource(name, label, cause))
 		}
 	}
 	switch {
@@ -890,8 +889,9 @@ func (x *expansion) standIn(name, component string, c cluster.Component) *source
 	return s
 }
 
-// absentSource is a source that is expected and was not found.
-func absentSource(name, label, cause string) *source {
+// noSource is a source that is expected and was not found.
+func (x *expansion) noSource(name, label, cause string) *source {
+	x.warn("%s: %s: no source: its pairs are unmeasured", name, cause)
 	return &source{
 		Endpoint: checkup.Endpoint{
 			Component: name,
@@ -911,56 +911,34 @@ func tolerations(c cluster.Component) []checkup.Toleration {
 	return scheduling.FixtureTolerations(c.Tolerations)
 }
 
-// nodeSources are agents in the pod network, on at most maxNodes of the nodes that
-// accept an ordinary pod.
+// nodeSources are agents in the pod network, on at most maxNodes of the nodes that match the plan's placement.
 func (x *expansion) nodeSources(name string) []*source {
-	tolerated := scheduling.FixtureTolerations(nil)
-	demands := scheduling.NewDemands(&corev1.Pod{Spec: corev1.PodSpec{
-		NodeSelector: map[string]string{corev1.LabelOSStable: "linux"}, Tolerations: scheduling.Tolerations(tolerated),
-	}})
-	var admitted []cluster.Node
-	left := map[string]int{} // by reason
-	for i := range x.s.Nodes {
-		reasons := slices.DeleteFunc(demands.Reasons(&x.s.Nodes[i]), func(r scheduling.Reason) bool {
-			return r.Predicate != scheduling.NodeAffinity &&
-				r.Predicate != scheduling.TaintToleration // a full node can still be a source
-		})
-		if len(reasons) == 0 {
-			admitted = append(admitted, x.s.Nodes[i])
-		} else {
-			left[reasons[0].Message]++
-		}
-	}
-	var why []string
-	for _, reason := range slices.Sorted(maps.Keys(left)) {
-		why = append(why, fmt.Sprintf("%s: %s", checkup.Count(left[reason], "node"), reason))
+	tolerated := scheduling.FixtureTolerations(x.check.Placement.Tolerations)
+	admitted, err := scheduling.Admit(x.s.Nodes, x.check.Placement, tolerated, field.NewPath("placement"))
+	if err != nil {
+		x.problems = append(x.problems, err)
+		return nil
 	}
 	var sources []*source
-	for _, n := range x.choose(admitted, "sources") {
+	for _, n := range x.choose(admitted.Nodes, "sources") {
 		sources = append(sources, &source{
 			Endpoint: checkup.Endpoint{Node: n.Name, Component: name, Label: "node-" + n.Name, Tolerations: tolerated},
 			families: familiesOf(n.PodCIDRs),
 		})
 	}
-	if len(sources) == 0 {
-		cause := "the cluster has no nodes"
-		if len(why) > 0 {
-			cause = fmt.Sprintf(
-				"none of %s accepts an ordinary pod (%s)",
-				checkup.Count(len(x.s.Nodes), "node"),
-				strings.Join(why, "; "),
-			)
-		}
-		x.warn("%s: %s: no source: its pairs are unmeasured", name, cause)
-		return []*source{absentSource(name, name, cause)}
-	}
-	if len(why) > 0 {
+	switch {
+	case len(x.s.Nodes) == 0:
+		return []*source{x.noSource(name, name, "the cluster has no nodes")}
+	case len(sources) == 0:
+		nodes := checkup.Count(len(x.s.Nodes), "node")
+		return []*source{x.noSource(name, name, fmt.Sprintf("none of %s matches the placement (%v)", nodes, admitted))}
+	case !admitted.Complete():
 		x.warn(
-			"%s: %d of %s can be sources; left out: %s",
+			"%s: %d of %s can be sources; left out: %v",
 			name,
-			len(admitted),
+			len(admitted.Nodes),
 			checkup.Count(len(x.s.Nodes), "node"),
-			strings.Join(why, "; "),
+			admitted,
 		)
 	}
 	return sources

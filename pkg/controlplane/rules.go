@@ -36,7 +36,10 @@ func rules() []kind.Rule {
 
 // parts are the fields to which Kubernetes' own rules apply.
 func parts(c *Spec) kind.Parts {
-	p := kind.Parts{Resources: []kind.Part[checkup.Resources]{kind.At(c.Resources, "resources")}}
+	p := kind.Parts{
+		Placements: []kind.Part[checkup.Placement]{kind.At(c.Placement, "placement")},
+		Resources:  []kind.Part[checkup.Resources]{kind.At(c.Resources, "resources")},
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Roles)) {
 		role := c.Roles[name]
 		if pods := role.Pods; pods != nil {

@@ -71,6 +71,13 @@ func scenarios() []scenario {
 			s.Nodes[2].Ready = corev1.ConditionUnknown
 			s.Nodes[2].Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}, {Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}}
 		})},
+		{"managed-infrastructure-nodes", planOf(placed("node-role.kubernetes.io/infra", "node-role.kubernetes.io/infra")), changed(managed(5), func(s *cluster.Snapshot) {
+			for i := range 2 {
+				s.Nodes[i].Labels["node-role.kubernetes.io/infra"] = ""
+				s.Nodes[i].Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/infra", Effect: corev1.TaintEffectNoSchedule}}
+			}
+		})},
+		{"placement-without-nodes", planOf(placed("node-role.kubernetes.io/infra", ""), pairs("kube-apiserver > etcd")), kubeadm("cp 192.0.2.11")},
 		{"ipv6-only", planOf(), changed(kubeadm("cp-1 fd00::11", "cp-2 fd00::12"), func(s *cluster.Snapshot) {
 			s.Nodes[0].InternalIPs = []string{"fd00::20"}
 			service(s, "default", "kubernetes", func(v *cluster.Service) { v.ClusterIPs = []string{"fd01::1"} })
@@ -371,7 +378,11 @@ the snapshot has no data about configmap kube-public/cluster-info: it was record
 		{"no node takes a pod", planOf(preset(PresetGeneric), pairs("node > kube-apiserver")), changed(managed(2), func(s *cluster.Snapshot) {
 			s.Nodes[0].Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 			s.Nodes[1].Labels["kubernetes.io/os"] = "windows"
-		}), `check "api": nothing can be measured (preset generic): node: none of 2 nodes accepts an ordinary pod (1 node: label kubernetes.io/os is not linux (nodeSelector); 1 node: taint dedicated:NoSchedule is not tolerated): no source: its pairs are unmeasured`},
+		}), `check "api": nothing can be measured (preset generic): node: none of 2 nodes matches the placement (1 node with taint dedicated:NoSchedule, which placement.tolerations does not tolerate; 1 node without label kubernetes.io/os=linux (placement.nodeSelector)): no source: its pairs are unmeasured`},
+		{"no node has the label", planOf(preset(PresetGeneric), placed("example.com/diagnostics", ""), pairs("node > kube-apiserver")), managed(2),
+			`check "api": nothing can be measured (preset generic): node: none of 2 nodes matches the placement (2 nodes without label example.com/diagnostics= (placement.nodeSelector)): no source: its pairs are unmeasured`},
+		{"an affinity that is none", planOf(preset(PresetGeneric), func(c *Spec) { c.Placement.Affinity = []byte(`"zone-a"`) }), managed(2),
+			`check "api": placement.affinity: not a Kubernetes NodeAffinity: json: cannot unmarshal string into Go value of type v1.NodeAffinity`},
 		{"no nodes", planOf(preset(PresetGeneric), pairs("node > node")), &cluster.Snapshot{},
 			`check "api": nothing can be measured (preset generic): node: the cluster has no nodes: its pairs are unmeasured; node: the cluster has no nodes: no source: its pairs are unmeasured`},
 		{"more than can be kept", planOf(func(c *Spec) { c.MaxNodes = 10_000 }, pairs("node > node")), managed(10_000),

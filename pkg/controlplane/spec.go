@@ -20,6 +20,9 @@ type Spec struct {
 	Pairs []ComponentPair `json:"pairs,omitempty"`
 	// IPFamilies to probe. Empty means every family that a target has an address of.
 	IPFamilies []checkup.IPFamily `json:"ipFamilies,omitempty"`
+	// Placement selects the nodes that are sources of the role "node". It does not
+	// select targets: these are the kubelets of any nodes.
+	Placement checkup.Placement `json:"placement"`
 	// MaxNodes bounds how many nodes the role "node" has.
 	MaxNodes int             `json:"maxNodes"`
 	Probe    ConnectionProbe `json:"probe"`
