@@ -24,7 +24,8 @@ import (
 // worksheet's setup timeout, and fills in the roster: one entry per target. Entries of
 // targets that existed before are left as the caller made them. A responder that is not
 // ready in time is a Cause in its entry (stage setup). It gives up before the timeout
-// when all that are not ready have been stuck for as long as Patience. Then it creates the worksheet's Services.
+// when all that are not ready have been stuck for as long as Patience. Then it creates the worksheet's Services, for
+// which it keeps a quarter of the timeout.
 //
 // progress, if not nil, is called whenever the number of ready responders changes.
 func (f *Fleet) StartResponders(
@@ -71,8 +72,14 @@ func (f *Fleet) StartResponders(
 	}
 	var left map[string]*corev1.Pod
 	if len(waiting) > 0 {
+		wait := deadline
+		if len(w.Services) > 0 { // one slow responder must leave time for the Services of the others
+			var cancel context.CancelFunc
+			wait, cancel = context.WithTimeout(ctx, time.Duration(w.Timeouts.Setup)/4*3)
+			defer cancel()
+		}
 		var err error
-		if left, err = f.awaitReady(deadline, w, roster, waiting, len(pods), progress); err != nil {
+		if left, err = f.awaitReady(wait, w, roster, waiting, len(pods), progress); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -163,6 +164,25 @@ func TestStartServices(t *testing.T) {
 	if left := servicesOf(t, c); len(left) > 0 {
 		t.Errorf("%d Services are left", len(left))
 	}
+}
+
+// TestSlowResponder: a responder that is not ready in time costs no other its Services.
+func TestSlowResponder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, c := canary(), proxied(t)
+		w.Targets[1].NeverReady = false
+		c.becomes["n1"] = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}
+		f, _ := newFleet(t, c)
+		roster := &checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
+		if err := f.StartResponders(t.Context(), w, roster, nil); err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range roster.Targets {
+			if slow := w.Targets[i].Label == "endpoint on n1"; (e.Cause != nil) != slow {
+				t.Errorf("target %s: %v", w.Targets[i].Name(), e.Cause)
+			}
+		}
+	})
 }
 
 // TestStartServicesAgain: a second try of the task replaces the Services of the first.
