@@ -333,6 +333,9 @@ func (s *Server) load(ctx context.Context, stored record.StoredReport, most int)
 	if err != nil {
 		return nil, err
 	}
+	if err := print.OfThisVersion(r.APIVersion, r.Kind); err != nil {
+		return nil, fmt.Errorf("the report is of another version of checkplan: %w", err)
+	}
 	r.Namespace, r.Plan, r.Run, r.RunUID = stored.Namespace, stored.Plan, stored.Run, stored.RunUID
 	if err := print.Valid(r); err != nil {
 		return nil, fmt.Errorf("the report is not valid: %w", err)

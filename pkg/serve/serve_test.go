@@ -423,7 +423,9 @@ func TestHost(t *testing.T) {
 func TestHostile(t *testing.T) {
 	s := newSite(t)
 	r := reportOf(t, "toy")
+	version, kind := r.APIVersion, r.Kind
 	hostile.Fill(r, false)
+	r.APIVersion, r.Kind = version, kind
 	for i := range r.Checks { // what is no valid report is not read
 		c := &r.Checks[i]
 		c.Blocks = slices.DeleteFunc(c.Blocks, func(b checkup.Block) bool { return b.Grid != nil })
@@ -440,6 +442,22 @@ func TestHostile(t *testing.T) {
 	}
 	if w := s.ask(http.MethodGet, "/plans/checks/toys"); w.Code != 200 {
 		t.Errorf("a plan without a history: status %d", w.Code)
+	}
+}
+
+// TestOtherVersion: a report of another version is not read, because its values may mean something else. The page says
+// so, and /metrics has no metric of it.
+func TestOtherVersion(t *testing.T) {
+	s := newSite(t)
+	r := reportOf(t, "toy")
+	r.APIVersion = "checkplan.dev/v0"
+	s.save(t, r, "toys", "toys-run-1", "uid-toys", s.now)
+	if page := s.ask(http.MethodGet, "/").Body.String(); !strings.Contains(page, "another version of checkplan") {
+		t.Errorf("the page does not say that the report is of another version:\n%s", page)
+	}
+	metrics := s.ask(http.MethodGet, "/metrics").Body.String()
+	if want := `checkplan_report_readable{plan="toys",run="toys-run-1"} 0`; !strings.Contains(metrics, want) {
+		t.Errorf("no line %s in\n%s", want, metrics)
 	}
 }
 
