@@ -164,8 +164,8 @@ invalid plan; 3 the network does not do what the plan expects.`,
 		return usage("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(newInit(env), newVet(env), newCompile(env), newExplain(env), newRun(env), newStart(env), newAsk(env),
-		newReport(env), newDiff(env), newHistory(env), newSchedule(env), newServe(env), newState(env), newCatalog(env),
-		newVersion(env))
+		newReport(env), newEvidence(env), newDiff(env), newHistory(env), newSchedule(env), newServe(env), newState(env),
+		newCatalog(env), newVersion(env))
 	return root
 }
 

@@ -5,6 +5,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -239,20 +240,6 @@ func (f *Fleet) Sweep(ctx context.Context) (int, error) {
 	return n, errors.Join(errs...)
 }
 
-// Evidence is what is kept of a fixture pod that went wrong.
-type Evidence struct {
-	Pod     string `json:"pod"`
-	Check   string `json:"check"`
-	Node    string `json:"node,omitempty"`
-	Problem string `json:"problem"`
-	// Warning is the last warning event about the pod.
-	Warning string `json:"warning,omitempty"`
-	// Log is the end of its log.
-	Log string `json:"log,omitempty"`
-	// Manifest is the pod as the API server has it.
-	Manifest *corev1.Pod `json:"manifest"`
-}
-
 const (
 	// evidencePods is the number of pods of which evidence is kept: enough to see a
 	// pattern.
@@ -264,7 +251,7 @@ const (
 // Evidence reads what is known of the fixture pods of the run that went wrong, of at
 // most 20 of them: responders that are not ready, others that did not succeed. What
 // cannot be read is left out, except the manifest.
-func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
+func (f *Fleet) Evidence(ctx context.Context) ([]checkup.PodEvidence, error) {
 	list, err := f.pods(ctx, metav1.ListOptions{LabelSelector: f.fixtures()})
 	if err != nil {
 		return nil, fmt.Errorf("list fixtures: %w", err)
@@ -289,13 +276,13 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 		wrong = wrong[:evidencePods]
 	}
 	warnings := f.Warnings(ctx, "Pod")
-	kept := make([]Evidence, len(wrong))
+	kept := make([]checkup.PodEvidence, len(wrong))
 	Each(len(wrong), func(i int) error {
 		pod := wrong[i]
-		pod.ManagedFields = nil
-		kept[i] = Evidence{
+		pod.ManagedFields, pod.TypeMeta = nil, metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"} // lists omit the type
+		kept[i] = checkup.PodEvidence{
 			Pod: pod.Name, Check: pod.Labels[checkup.LabelCheck], Node: pod.Spec.NodeName,
-			Problem: explain(pod, Warning{}).Message, Warning: warnings[pod.Name].String(), Manifest: pod,
+			Problem: explain(pod, Warning{}).Message, Warning: warnings[pod.Name].String(), Manifest: Manifest(pod),
 		}
 		if !started(pod) {
 			return nil
@@ -312,6 +299,15 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 		return nil
 	})
 	return kept, nil
+}
+
+// Manifest is an object as JSON; nil if it cannot be encoded.
+func Manifest(object any) json.RawMessage {
+	raw, err := json.Marshal(object)
+	if err != nil {
+		return nil
+	}
+	return raw
 }
 
 // Tail returns the last n bytes of the reader, until it ends or fails.

@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"slices"
@@ -266,7 +267,11 @@ func TestEvidence(t *testing.T) {
 	type row struct{ Pod, Problem, Warning, LogEnd string }
 	var got []row
 	for _, e := range kept {
-		if e.Manifest == nil || e.Manifest.Name != e.Pod || e.Node != "n1" || e.Check != "mesh" || len(e.Log) > evidenceLog {
+		var pod corev1.Pod
+		if err := json.Unmarshal(e.Manifest, &pod); err != nil {
+			t.Fatal(err)
+		}
+		if pod.Name != e.Pod || pod.Kind != "Pod" || e.Node != "n1" || e.Check != "mesh" || len(e.Log) > evidenceLog {
 			t.Errorf("evidence of %s is not whole: %+v", e.Pod, e)
 		}
 		got = append(got, row{e.Pod, e.Problem, e.Warning, e.Log[max(0, len(e.Log)-11):]})

@@ -288,22 +288,6 @@ func (g *Guests) Sweep(ctx context.Context) (int, error) {
 	return n, errors.Join(problems...)
 }
 
-// Evidence is what is kept of a VM of a check that did not pass.
-type Evidence struct {
-	VM    string `json:"vm"`
-	Check string `json:"check"`
-	Node  string `json:"node,omitempty"`
-	Phase string `json:"phase,omitempty"`
-	// Events about the VM and its pod, oldest first, a line each.
-	Events []string `json:"events,omitempty"`
-	// Logs holds the ends of the logs of the pod's containers: compute is
-	// virt-launcher's, guest-console-log that of the serial console since the VM began.
-	Logs map[string]string `json:"logs,omitempty"`
-	// Manifest and Pod are as the API server has them; Pod is nil if there is none.
-	Manifest *kubevirtv1.VirtualMachineInstance `json:"manifest"`
-	Pod      *corev1.Pod                        `json:"pod,omitempty"`
-}
-
 const (
 	// evidenceVMs is the number of VMs of which evidence is kept.
 	evidenceVMs = 20
@@ -318,7 +302,7 @@ var evidenceContainers = []string{"compute", "guest-console-log"}
 
 // Evidence reads what is known of the VMs of the checks, of at most 20 of them, whether
 // or not they look well. What cannot be read is left out, except the manifest.
-func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, error) {
+func (g *Guests) Evidence(ctx context.Context, checks []string) ([]checkup.VMEvidence, error) {
 	found, err := g.list(ctx, g.Fleet.Labels("", checkup.RoleGuest).String())
 	if err != nil {
 		return nil, err
@@ -343,27 +327,30 @@ func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, err
 		events.Items,
 		func(a, b corev1.Event) int { return fleet.EventTime(a).Compare(fleet.EventTime(b)) },
 	)
-	kept := make([]Evidence, len(vmis))
+	kept := make([]checkup.VMEvidence, len(vmis))
 	fleet.Each(len(vmis), func(i int) error {
 		vmi := &vmis[i]
 		vmi.ManagedFields = nil
+		vmi.SetGroupVersionKind(kubevirtv1.VirtualMachineInstanceGroupVersionKind)
 		e := &kept[i]
-		*e = Evidence{
+		*e = checkup.VMEvidence{
 			VM:       vmi.Name,
 			Check:    vmi.Labels[checkup.LabelCheck],
 			Node:     vmi.Status.NodeName,
 			Phase:    string(vmi.Status.Phase),
-			Manifest: vmi,
+			Manifest: fleet.Manifest(vmi),
 		}
+		var pod *corev1.Pod
 		for j := range found.pods {
 			if found.pods[j].Labels[kubevirtv1.CreatedByLabel] == string(vmi.UID) {
-				e.Pod = &found.pods[j]
-				e.Pod.ManagedFields = nil
+				pod = &found.pods[j]
+				pod.ManagedFields, pod.TypeMeta = nil, metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"} // lists omit the type
+				e.Pod = fleet.Manifest(pod)
 			}
 		}
 		for _, event := range events.Items {
 			about := event.InvolvedObject
-			if about.Name == vmi.Name || e.Pod != nil && about.Name == e.Pod.Name {
+			if about.Name == vmi.Name || pod != nil && about.Name == pod.Name {
 				e.Events = append(
 					e.Events,
 					fmt.Sprintf(
@@ -378,7 +365,7 @@ func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, err
 			}
 		}
 		e.Events = e.Events[max(0, len(e.Events)-evidenceEvents):]
-		e.Logs = g.logs(ctx, e.Pod)
+		e.Logs = g.logs(ctx, pod)
 		return nil // what cannot be read is left out
 	})
 	return kept, nil

@@ -4,6 +4,7 @@ package guest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"slices"
@@ -286,7 +287,12 @@ func TestEvidence(t *testing.T) {
 		t.Fatalf("%v, %v; want that of one VM", kept, err)
 	}
 	e := kept[0]
-	if e.VM != "vm" || e.Check != "vms" || e.Node != "n1" || e.Phase != "Running" || e.Manifest.Name != "vm" || e.Pod.Name != "launcher" {
+	var vmi kubevirtv1.VirtualMachineInstance
+	var pod corev1.Pod
+	if err := errors.Join(json.Unmarshal(e.Manifest, &vmi), json.Unmarshal(e.Pod, &pod)); err != nil {
+		t.Fatal(err)
+	}
+	if e.VM != "vm" || e.Check != "vms" || e.Node != "n1" || e.Phase != "Running" || vmi.Name != "vm" || pod.Name != "launcher" {
 		t.Errorf("%+v", e)
 	}
 	if diff := cmp.Diff([]string{

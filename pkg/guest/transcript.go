@@ -10,14 +10,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Transcript is the end of what one task received from the console of a VM.
-type Transcript struct {
-	// Name of the VM's object, and VM the name that people call it.
-	Name string `json:"name"`
-	VM   string `json:"vm"`
-	Text string `json:"text"`
-}
-
 const (
 	// transcriptBytes is how much is kept of all consoles of a task.
 	transcriptBytes = 1 << 20
@@ -69,15 +61,15 @@ func (g *Guests) transcript(w *checkup.Worksheet, vm int) *transcript {
 
 // Transcripts returns what consoles have sent since the task began, without those that
 // sent nothing.
-func (g *Guests) Transcripts() []Transcript {
+func (g *Guests) Transcripts() []checkup.Transcript {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var all []Transcript
+	var all []checkup.Transcript
 	for name, t := range g.transcripts {
 		if text := t.text(); text != "" {
-			all = append(all, Transcript{Name: name, VM: t.vm, Text: text})
+			all = append(all, checkup.Transcript{Name: name, VM: t.vm, Text: text})
 		}
 	}
-	slices.SortFunc(all, func(a, b Transcript) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b checkup.Transcript) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

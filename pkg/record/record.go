@@ -130,17 +130,6 @@ func look(n int) string {
 // responders that were lost since the worksheet was frozen.
 func Roster(check string) Key { return Key{Role: checkup.RoleRecord, Check: check, Part: "roster"} }
 
-// Evidence is the key of what teardown keeps of fixtures that went wrong.
-func Evidence() Key { return Key{Role: checkup.RoleEvidence} }
-
-// EvidenceVMs is the key of what teardown keeps of VMs of checks that did not pass.
-func EvidenceVMs() Key { return Key{Role: checkup.RoleEvidence, Part: "vms"} }
-
-// Consoles is the key of the output of the consoles of a check's VMs in a phase.
-func Consoles(check, phase string) Key {
-	return Key{Role: checkup.RoleEvidence, Check: check, Part: "consoles-" + phase}
-}
-
 // name of the ConfigMap of a chunk.
 func (s *Store) name(k Key, chunk int) string {
 	return checkup.ObjectName(s.RunUID, k.Check, k.Role, k.Part+"."+strconv.Itoa(chunk))

@@ -18,7 +18,6 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/console"
-	"github.com/checkplan/checkplan/pkg/guest"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -74,7 +73,7 @@ func TestProbeOfVMs(t *testing.T) {
 	if err := tk.Store("").Load(t.Context(), record.Roster("vms"), &roster); err != nil || roster.Targets[1].Node != "n1" {
 		t.Errorf("roster %+v, %v", roster, err)
 	}
-	var said []guest.Transcript
+	var said []checkup.Transcript
 	if err := tk.Store("").Load(t.Context(), record.Consoles("vms", "probe"), &said); err != nil || len(said) != 2 {
 		t.Errorf("transcripts %+v, %v; want two", said, err)
 	}

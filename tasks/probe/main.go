@@ -169,7 +169,7 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 		t.Logf("::warning::%v", gone)
 	}
 	saved := store.Save(after, record.Roster(t.Check), roster)
-	t.KeepTranscripts(after, store, guests, "probe")
+	t.KeepTranscripts(after, store, guests, checkup.PhaseProbe)
 	wg.Wait()
 
 	if err == nil && ctx.Err() != nil {

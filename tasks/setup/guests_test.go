@@ -25,7 +25,6 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/console"
-	"github.com/checkplan/checkplan/pkg/guest"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
@@ -133,7 +132,7 @@ func TestSetupOfVMs(t *testing.T) {
 	if p, err := tk.Store("").LoadProgress(t.Context(), "vms"); err != nil || p.String() != "2 of 2 VMs answer" {
 		t.Errorf("progress %q, %v", p, err)
 	}
-	var said []guest.Transcript
+	var said []checkup.Transcript
 	if err := tk.Store("").Load(t.Context(), record.Consoles("vms", "setup"), &said); err != nil || len(said) != 2 {
 		t.Errorf("transcripts %+v, %v; want two", said, err)
 	}

@@ -122,7 +122,7 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	})
 	stop()
 	if ctx.Err() == nil {
-		t.KeepTranscripts(ctx, store, guests, "setup")
+		t.KeepTranscripts(ctx, store, guests, checkup.PhaseSetup)
 	}
 	if err != nil {
 		return err

@@ -13,8 +13,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/fleet"
-	"github.com/checkplan/checkplan/pkg/guest"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/flaky"
 )
@@ -38,9 +36,9 @@ func TestEachRequestFailsOnce(t *testing.T) {
 				return
 			}
 			left, problem := tk.Left(t.Context(), plan)
-			var pods []fleet.Evidence
+			var pods []checkup.PodEvidence
 			noPods := tk.Store("").Load(t.Context(), record.Evidence(), &pods)
-			var vms []guest.Evidence
+			var vms []checkup.VMEvidence
 			noVMs := tk.Store("").Load(t.Context(), record.EvidenceVMs(), &vms)
 			outcome = fmt.Sprint(errors.Join(err, problem, noPods, noVMs), left)
 			for _, e := range pods {

@@ -21,7 +21,6 @@ import (
 	kubevirtfake "kubevirt.io/client-go/kubevirt/fake"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/guest"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -74,7 +73,7 @@ func TestTeardownOfVMs(t *testing.T) {
 			if left, err := tk.Left(t.Context(), plan); err != nil || !slices.Equal(left, want) {
 				t.Errorf("left %v, %v; want %v; log:\n%s", left, err, want, log)
 			}
-			var kept []guest.Evidence
+			var kept []checkup.VMEvidence
 			if err := tk.Store("").Load(t.Context(), record.EvidenceVMs(), &kept); err != nil || len(kept) != 1 || kept[0].VM != "vm" {
 				t.Errorf("evidence %+v, %v; want that of the VM", kept, err)
 			}

@@ -41,6 +41,7 @@ func run(ctx context.Context, t *task.Task) error {
 			t.Logf("pod %s on node %s: %s %s", e.Pod, e.Node, e.Problem, e.Warning)
 		}
 		t.Logf("::endgroup::")
+		t.Logf("for their logs: planner evidence -n %s %s", t.Namespace, t.RunName)
 		err = t.Store(plan.Name).Save(ctx, record.Evidence(), evidence)
 	}
 	if err != nil {
@@ -90,7 +91,8 @@ func keepVMs(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.R
 	defer cancel()
 	evidence, err := t.Guests(plan.Name).Evidence(ctx, checks)
 	if err == nil && len(evidence) > 0 {
-		t.Logf("recorded evidence of %d VMs of checks that did not pass", len(evidence))
+		t.Logf("recorded evidence of %d VMs of checks that did not pass: planner evidence -n %s %s",
+			len(evidence), t.Namespace, t.RunName)
 		err = t.Store(plan.Name).Save(ctx, record.EvidenceVMs(), evidence)
 	}
 	if err != nil {

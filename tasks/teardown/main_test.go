@@ -18,7 +18,6 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -57,7 +56,7 @@ func TestTeardown(t *testing.T) {
 			if n := pods(t, client); n != want[when] {
 				t.Errorf("%d pods are left, want %d; log:\n%s", n, want[when], log)
 			}
-			var kept []fleet.Evidence
+			var kept []checkup.PodEvidence
 			if err := tk.Store("").Load(t.Context(), record.Evidence(), &kept); err != nil {
 				t.Fatal(err)
 			}

@@ -1035,6 +1035,12 @@ func TestBadDays(t *testing.T) {
 		t.Parallel()
 		r := runPlan(t, "unschedulable", 1)
 		inconclusive(t, r, "Insufficient memory")
+		kept := start(t, "evidence", r.Run)
+		if code := kept.wait(t); code != 0 || !strings.Contains(kept.stdout.String(), "not scheduled: ") ||
+			!strings.Contains(kept.stdout.String(), "Insufficient memory") {
+			t.Errorf("evidence: exit code %d, want 0 and pods that were not scheduled:\n%s%s",
+				code, kept.stdout.String(), kept.stderr.String())
+		}
 		nothingLeft(t, r.RunUID)
 	})
 	t.Run("reachable, and must not be", func(t *testing.T) {

@@ -71,7 +71,7 @@ func (t *Task) Left(ctx context.Context, plan *checkup.Plan) ([]string, error) {
 
 // KeepTranscripts records the output of the consoles in a phase of the check. Transcripts
 // are informational: an error is logged and ignored.
-func (t *Task) KeepTranscripts(ctx context.Context, store *record.Store, g *guest.Guests, phase string) {
+func (t *Task) KeepTranscripts(ctx context.Context, store *record.Store, g *guest.Guests, phase checkup.Phase) {
 	transcripts := g.Transcripts()
 	if len(transcripts) == 0 {
 		return
