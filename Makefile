@@ -134,6 +134,10 @@ FAULTS := ^Test(CleanNetwork|ServiceFaults|Faults|Regression|StoppedKubelet|PodN
 SLOW :=
 PATIENCE = $(if $(SLOW),-patience 3)
 
+# Names of tests that .ci/run does not repeat, with | between them.
+PASSED    :=
+NOT_AGAIN = $(if $(PASSED),-skip '^($(PASSED))$$')
+
 # What programs the Services of e2e-pods and e2e-services: a value of the sandbox's --service-proxy. Empty: kube-proxy, in
 # its mode nftables in e2e-pods and iptables in e2e-services.
 SERVICE_PROXY  :=
@@ -149,9 +153,9 @@ e2e-pods: e2e-ready $(PROXY_PROGRAMS) ## that of them which needs neither VMs no
 	$(SANDBOX) --state $(PODS) up --control-planes 2 --with aggregated,resolvers $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)); \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
 	export KUBECONFIG=$(PODS)/kubeconfig; failed=0; rm -f $(TIMED_MARKER); \
-	go test -tags e2e -count 1 -timeout 30m -run '$(TIMED)' -v ./test/e2e $(PATIENCE) || failed=1; \
+	go test -tags e2e -count 1 -timeout 30m -run '$(TIMED)' $(NOT_AGAIN) -v ./test/e2e $(PATIENCE) || failed=1; \
 	touch $(TIMED_MARKER); \
-	go test -tags e2e -count 1 -timeout 60m -parallel $(if $(SLOW),2,4) -skip '$(TIMED)|$(FAULTS)|$(PROXY_FAULTS)|^TestVM|^TestSoak' -v ./test/e2e $(PATIENCE) || failed=1; \
+	go test -tags e2e -count 1 -timeout 60m -parallel $(if $(SLOW),2,4) -skip '$(TIMED)|$(FAULTS)|$(PROXY_FAULTS)|^TestVM|^TestSoak$(if $(PASSED),|^($(PASSED))$$)' -v ./test/e2e $(PATIENCE) || failed=1; \
 	test $$failed = 0
 
 .PHONY: e2e-faults
@@ -159,7 +163,7 @@ e2e-faults: e2e-ready ## that of them which breaks the network of all pods
 	trap '$(SANDBOX) --state $(FAULTY) down' EXIT; \
 	$(SANDBOX) --state $(FAULTY) up; \
 	$(SANDBOX) --state $(FAULTY) load dist/images.tar; \
-	KUBECONFIG=$(FAULTY)/kubeconfig go test -tags e2e -count 1 -timeout 60m -run '$(FAULTS)' -v ./test/e2e $(PATIENCE)
+	KUBECONFIG=$(FAULTY)/kubeconfig go test -tags e2e -count 1 -timeout 60m -run '$(FAULTS)' $(NOT_AGAIN) -v ./test/e2e $(PATIENCE)
 
 # The tests of Services with another service proxy than that of the other parts. No part of e2e, because of its time.
 .PHONY: e2e-services
@@ -251,7 +255,7 @@ e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then rea
 	$(SANDBOX) --state $(VMS) up --worker-names node01,node02 --with multus,kubevirt; \
 	$(SANDBOX) --state $(VMS) load dist/images.tar dist/guest.tar; \
 	wait $$guests || failed=1; cat bin/real-guests.log; \
-	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel $(if $(SLOW),2,3) -run '^TestVM' -v ./test/e2e $(PATIENCE) || failed=1; \
+	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel $(if $(SLOW),2,3) -run '^TestVM' $(NOT_AGAIN) -v ./test/e2e $(PATIENCE) || failed=1; \
 	test $$failed = 0
 
 # Tests on another kernel than this machine's, in a virtual machine with Debian's: it has IPVS, which many machines do
