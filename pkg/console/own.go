@@ -78,13 +78,17 @@ func ask(
 	}
 }
 
-// ownReady waits until checkplan's own guest reports its state.
+// ownReady waits until checkplan's own guest reports its state. It waits for the answer to its own request: what the guest
+// sent earlier, and nobody read, is the state before a restart.
 func (g *Guest) ownReady(ctx context.Context, c *connection, heard func()) error {
-	err := ask(ctx, c, func() request { return request{ID: "state"} }, func(r reply) (bool, bool, error) {
+	id := rand.Text()
+	err := ask(ctx, c, func() request { return request{ID: id} }, func(r reply) (bool, bool, error) {
 		heard()
 		switch {
 		case r.State == nil:
 			return false, false, nil
+		case r.ID != id:
+			return false, r.ID == "", nil // a guest that has just started did not receive the request
 		case len(r.State.Problems) > 0:
 			return false, false, fmt.Errorf("the guest cannot measure: %s", strings.Join(r.State.Problems, "; "))
 		case g.boot != nil && *g.boot != r.State.Boot:

@@ -319,8 +319,14 @@ func TestReadyRestart(t *testing.T) {
 				l.guest.typed <- []byte("\n") // ends the first server's read
 				<-served
 				synctest.Wait()
+				late, err := frame(replyMark, reply{ID: "earlier", State: first.state()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				go l.guest.Write(late) // what the first server sent, and nobody read
+				synctest.Wait()
 				serve(t, tt.next(first), l)
-				err := ready(t.Context(), g)
+				err = ready(t.Context(), g)
 				if (err != nil) != (tt.want != "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
 					t.Errorf("%v, want %q", err, tt.want)
 				}
