@@ -74,8 +74,9 @@ func (f *Fleet) StartResponders(
 	if len(waiting) > 0 {
 		wait := deadline
 		if len(w.Services) > 0 { // one slow responder must leave time for the Services of the others
+			end, _ := deadline.Deadline()
 			var cancel context.CancelFunc
-			wait, cancel = context.WithTimeout(ctx, time.Duration(w.Timeouts.Setup)/4*3)
+			wait, cancel = context.WithDeadline(deadline, end.Add(-time.Duration(w.Timeouts.Setup)/4))
 			defer cancel()
 		}
 		var err error

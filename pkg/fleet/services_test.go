@@ -3,12 +3,14 @@
 package fleet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -173,6 +175,14 @@ func TestSlowResponder(t *testing.T) {
 		w.Targets[1].NeverReady = false
 		c.becomes["n1"] = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}
 		f, _ := newFleet(t, c)
+		f.Patience = time.Hour // it waits for the setup timeout
+		began := time.Now()
+		c.PrependReactor("create", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
+			if time.Since(began) >= time.Duration(w.Timeouts.Setup) {
+				return true, nil, context.DeadlineExceeded // as a real client, which the fake one does not ask
+			}
+			return false, nil, nil
+		})
 		roster := &checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
 		if err := f.StartResponders(t.Context(), w, roster, nil); err != nil {
 			t.Fatal(err)
