@@ -64,7 +64,7 @@ func (e *environment) past(
 	defer stop()
 	h, err := record.LoadHistory(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), r.Plan)
 	if err != nil {
-		warning := fmt.Sprintf("warning: the report is without history: %v", err)
+		warning := fmt.Sprintf("warning: cannot read the history, the report is printed without it: %v", err)
 		fmt.Fprintln(e.stderr, checkup.NoCommand(checkup.Clean(warning)))
 	}
 	if h == nil || len(h.Runs) == 0 {
@@ -108,12 +108,8 @@ func storedReport(ctx context.Context, cluster *run.Cluster, name string) (*chec
 	if err != nil {
 		return nil, err
 	}
-	if err = print.OfThisVersion(r.APIVersion, r.Kind); err == nil {
-		err = print.Valid(r)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the report of run %s in namespace %s is not valid, or of another version of checkplan: %w",
-			name, cluster.Namespace, err)
+	if err := print.Valid(r); err != nil {
+		return nil, fmt.Errorf("the report of run %s in namespace %s is not valid: %w", name, cluster.Namespace, err)
 	}
 	return r, nil
 }

@@ -53,7 +53,7 @@ func Read(from io.Reader) (*checkup.Report, error) {
 	if err := json.Unmarshal(data, &head); err != nil {
 		return nil, fmt.Errorf("read report: not a JSON document: %w", err)
 	}
-	if err := OfThisVersion(head.APIVersion, head.Kind); err != nil {
+	if err := ofThisVersion(head.APIVersion, head.Kind); err != nil { // before fields that it may have and we do not know
 		return nil, fmt.Errorf("read report: %w", err)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -69,11 +69,12 @@ func Read(from io.Reader) (*checkup.Report, error) {
 	return r, nil
 }
 
-// OfThisVersion returns an error unless these are the apiVersion and kind of the reports that this program writes. The
+// ofThisVersion returns an error unless these are the apiVersion and kind of the reports that this program writes. The
 // values of another version may mean something else.
-func OfThisVersion(apiVersion, kind string) error {
+func ofThisVersion(apiVersion, kind string) error {
 	if apiVersion != checkup.APIVersion || kind != checkup.ReportKind {
-		return fmt.Errorf("apiVersion %q, kind %q: want %q and %q", apiVersion, kind, checkup.APIVersion, checkup.ReportKind)
+		return fmt.Errorf("apiVersion %q, kind %q: want %q and %q, as this version of checkplan writes",
+			apiVersion, kind, checkup.APIVersion, checkup.ReportKind)
 	}
 	return nil
 }
@@ -100,12 +101,15 @@ func (v *validator) wrong(format string, args ...any) {
 // known reports a value that is not in a list.
 func known[T ~string](v *validator, path string, value T, values []T) {
 	if !slices.Contains(values, value) {
-		v.wrong("%s: %q is none of %v", path, value, values)
+		v.wrong("%s: %q is not one of %v", path, value, values)
 	}
 }
 
 // Valid returns what is wrong with a report that came from outside; nil if printers can print it.
 func Valid(r *checkup.Report) error {
+	if err := ofThisVersion(r.APIVersion, r.Kind); err != nil {
+		return err
+	}
 	v := &validator{}
 	known(v, "verdict", r.Verdict, checkup.RunVerdicts)
 	v.counts("counts", r.Counts)

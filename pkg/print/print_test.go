@@ -509,31 +509,31 @@ func TestReadRefuses(t *testing.T) {
 		{``, `read report: not a JSON document: unexpected end of JSON input`},
 		{`verdict: pass`, `read report: not a JSON document: invalid character 'v' looking for beginning of value`},
 		{head + good + `{}`, `read report: not a JSON document: invalid character '{' after top-level value`},
-		{`{}`, `read report: apiVersion "", kind "": want "checkplan.dev/v1alpha1" and "Report"`},
-		{`{"apiVersion": "checkplan.dev/v2", "kind": "Report"}`, `read report: apiVersion "checkplan.dev/v2", kind "Report": want "checkplan.dev/v1alpha1" and "Report"`},
-		{`{"apiVersion": "checkplan.dev/v1alpha1", "kind": "Plan"}`, `read report: apiVersion "checkplan.dev/v1alpha1", kind "Plan": want "checkplan.dev/v1alpha1" and "Report"`},
+		{`{}`, `read report: apiVersion "", kind "": want "checkplan.dev/v1alpha1" and "Report", as this version of checkplan writes`},
+		{`{"apiVersion": "checkplan.dev/v2", "kind": "Report"}`, `read report: apiVersion "checkplan.dev/v2", kind "Report": want "checkplan.dev/v1alpha1" and "Report", as this version of checkplan writes`},
+		{`{"apiVersion": "checkplan.dev/v1alpha1", "kind": "Plan"}`, `read report: apiVersion "checkplan.dev/v1alpha1", kind "Plan": want "checkplan.dev/v1alpha1" and "Report", as this version of checkplan writes`},
 		{head + `"colour": "red", ` + good, `read report: json: unknown field "colour": written by another version of planner`},
-		{head + `"verdict": "fine", "gate": {"maxUnmeasured": "0%"}, "counts": {"expected": 1}, "checks": []}`, `read report: verdict: "fine" is none of [fail inconclusive pass]
+		{head + `"verdict": "fine", "gate": {"maxUnmeasured": "0%"}, "counts": {"expected": 1}, "checks": []}`, `read report: verdict: "fine" is not one of [fail inconclusive pass]
 counts: 1 expected is not the sum of 0 pass, 0 fail, 0 undecided, 0 unmeasured`},
 		{head + `"verdict": "pass", "counts": {}, "gate": {"maxUnmeasured": "0%"}, "checks": [{"verdict": "pass", "counts": {"expected": 1, "fail": 1}, "findings": [{"cause": "gremlins"}], "units": [{"verdict": "unmeasured"}, {"verdict": "fine"}], "matrix": {"sources": ["a"], "targets": ["b"], "cells": [".."]}}]}`,
-			`read report: checks[0].units[1].verdict: "fine" is none of [pass fail undecided unmeasured]
+			`read report: checks[0].units[1].verdict: "fine" is not one of [pass fail undecided unmeasured]
 checks[0]: lists 0 failed, 0 undecided and 2 unmeasured units, but counts 1, 0 and 0
-checks[0].findings[0].cause: "gremlins" is none of [nodeIngress nodeEgress node nodes nodesIngress nodesEgress pair zones groups family transport size source target paths network sourceAddress service placement]
+checks[0].findings[0].cause: "gremlins" is not one of [nodeIngress nodeEgress node nodes nodesIngress nodesEgress pair zones groups family transport size source target paths network sourceAddress service placement]
 checks[0].matrix.cells[0]: 2 cells for 1 targets`},
 		{check(`"units": [{"verdict": "pass"}]`), `read report: checks[0]: lists 1 units that passed, but is not complete`},
 		{check(`"complete": true, "units": [{"name": "a", "verdict": "pass"}, {"name": "a", "verdict": "pass"}]`), `read report: checks[0].units[1].name: duplicate "a"
 checks[0]: lists 2 passed, 0 failed, 0 undecided and 0 unmeasured units, but counts 1, 0, 0 and 0`},
 		{check(`"complete": true, "units": [{"verdict": "pass", "labels": {"a b": "", "plan": ""}, "values": [{"measure": "ell"}], "breaches": [{"measure": ""}]}]`), `read report: checks[0].units[0].labels: invalid name "a b"
 checks[0].units[0].labels: invalid name "plan"
-checks[0].units[0].values[0].measure: "ell" is none of [count us percent bytes per-second]
-checks[0].units[0].breaches[0].measure: "" is none of [count us percent bytes per-second]`},
+checks[0].units[0].values[0].measure: "ell" is not one of [count us percent bytes per-second]
+checks[0].units[0].breaches[0].measure: "" is not one of [count us percent bytes per-second]`},
 		{check(`"blocks": [{}, {"note": "a", "list": {"items": null}}]`), `read report: checks[0].blocks[0]: 0 of table, list, grid and note are set: want 1
 checks[0].blocks[1]: 2 of table, list, grid and note are set: want 1`},
-		{check(`"blocks": [{"table": {"columns": [{"name": "a", "measure": "ell"}], "rows": [[1], [], ["a", null]]}}, {"table": {"columns": [], "rows": []}}]`), `read report: checks[0].blocks[0].table.columns[0].measure: "ell" is none of [count us percent bytes per-second]
+		{check(`"blocks": [{"table": {"columns": [{"name": "a", "measure": "ell"}], "rows": [[1], [], ["a", null]]}}, {"table": {"columns": [], "rows": []}}]`), `read report: checks[0].blocks[0].table.columns[0].measure: "ell" is not one of [count us percent bytes per-second]
 checks[0].blocks[0].table.rows[1]: 0 cells for 1 columns
 checks[0].blocks[0].table.rows[2]: 2 cells for 1 columns
 checks[0].blocks[1].table: no columns`},
-		{check(`"blocks": [{"list": {"items": [{"verdict": "fine", "items": [{"table": {"columns": [], "rows": []}}]}]}}, {"grid": {"sources": ["a"], "targets": [], "cells": []}}]`), `read report: checks[0].blocks[0].list.items[0].verdict: "fine" is none of [pass fail undecided unmeasured]
+		{check(`"blocks": [{"list": {"items": [{"verdict": "fine", "items": [{"table": {"columns": [], "rows": []}}]}]}}, {"grid": {"sources": ["a"], "targets": [], "cells": []}}]`), `read report: checks[0].blocks[0].list.items[0].verdict: "fine" is not one of [pass fail undecided unmeasured]
 checks[0].blocks[0].list.items[0].items[0].table: no columns
 checks[0].blocks[1].grid: 0 rows for 1 sources`},
 		{check(`"blocks": [{"list": {"items": [` + strings.Repeat(`{"items": [`, 9) + strings.Repeat(`]}`, 9) + `]}}]`), `read report: checks[0].blocks[0].list.items` + strings.Repeat("[0].items", 8) + `: more than 8 levels`},

@@ -3,7 +3,6 @@
 package record
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // Evidence is the key of what teardown keeps of fixtures that went wrong.
@@ -44,21 +42,18 @@ func LoadEvidence(
 	exists := map[string]bool{}
 	var checks []string
 	o := metav1.ListOptions{LabelSelector: of.String(), Limit: listPage}
-	for {
-		page, err := retry.Get(ctx, func() (*metav1.PartialObjectMetadataList, error) { return names.List(ctx, o) })
-		if err != nil {
-			return nil, fmt.Errorf("list evidence: %w", err)
-		}
+	err := everyPage(ctx, o, names.List, func(page *metav1.PartialObjectMetadataList) error {
 		for _, cm := range page.Items {
 			exists[cm.Name] = true
 			checks = append(checks, cm.Labels[checkup.LabelCheck])
 		}
-		if o.Continue = page.Continue; o.Continue == "" {
-			break
+		if len(exists) > listMost {
+			return fmt.Errorf("run %s has more than %d ConfigMaps", runUID, listMost)
 		}
-		if len(exists) >= listMost {
-			return nil, fmt.Errorf("list evidence: run %s has more than %d ConfigMaps", runUID, listMost)
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list evidence: %w", err)
 	}
 	s := Store{ConfigMaps: configMaps, RunUID: runUID, most: evidenceMost}
 	load := func(k Key, value any) (bool, error) {
@@ -85,11 +80,5 @@ func LoadEvidence(
 			}
 		}
 	}
-	slices.SortStableFunc(e.Pods, func(a, b checkup.PodEvidence) int {
-		return cmp.Or(cmp.Compare(a.Check, b.Check), cmp.Compare(a.Pod, b.Pod))
-	})
-	slices.SortStableFunc(e.VMs, func(a, b checkup.VMEvidence) int {
-		return cmp.Or(cmp.Compare(a.Check, b.Check), cmp.Compare(a.VM, b.VM))
-	})
 	return e, nil
 }

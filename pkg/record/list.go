@@ -55,11 +55,8 @@ func Reports(ctx context.Context, configMaps Lister) ([]StoredReport, []StoredPl
 	listed, byUID, known := map[string]int{}, map[key]bool{}, map[key]int{}
 	var reports []StoredReport
 	var plans []StoredPlan
-	for n := 0; ; {
-		page, err := retry.Get(ctx, func() (*metav1.PartialObjectMetadataList, error) { return configMaps.List(ctx, o) })
-		if err != nil {
-			return nil, nil, fmt.Errorf("list reports: %w", err)
-		}
+	n := 0
+	err := everyPage(ctx, o, configMaps.List, func(page *metav1.PartialObjectMetadataList) error {
 		for i := range page.Items {
 			cm := &page.Items[i]
 			listed[cm.Namespace]++
@@ -78,17 +75,17 @@ func Reports(ctx context.Context, configMaps Lister) ([]StoredReport, []StoredPl
 				Namespace: cm.Namespace, Plan: plan.Plan, Run: cm.Labels[LabelRunName], RunUID: uid.name, Finished: finished,
 			})
 		}
-		n += len(page.Items)
-		if o.Continue = page.Continue; o.Continue == "" {
-			break
-		}
-		if n >= listMost {
+		if n += len(page.Items); n > listMost {
 			most := slices.MaxFunc(slices.Sorted(maps.Keys(listed)), func(a, b string) int {
 				return cmp.Compare(listed[a], listed[b])
 			})
-			return nil, nil, fmt.Errorf("list reports: more than %d ConfigMaps, %d of them in namespace %s: lower the retention "+
-				"of the plans", listMost, listed[most], most)
+			return fmt.Errorf("more than %d ConfigMaps, %d of them in namespace %s: lower the retention of the plans",
+				listMost, listed[most], most)
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("list reports: %w", err)
 	}
 	slices.SortFunc(plans, func(a, b StoredPlan) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Plan, b.Plan))
@@ -105,6 +102,28 @@ func Reports(ctx context.Context, configMaps Lister) ([]StoredReport, []StoredPl
 		}
 	}
 	return reports, plans, nil
+}
+
+// everyPage lists objects in pages of o.Limit, each again after errors that may pass, and calls use with each page, until
+// use returns an error.
+func everyPage[L interface{ GetContinue() string }](
+	ctx context.Context,
+	o metav1.ListOptions,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	use func(L) error,
+) error {
+	for {
+		page, err := retry.Get(ctx, func() (L, error) { return list(ctx, o) })
+		if err != nil {
+			return err
+		}
+		if err := use(page); err != nil {
+			return err
+		}
+		if o.Continue = page.GetContinue(); o.Continue == "" {
+			return nil
+		}
+	}
 }
 
 // LoadReport reads the report of a run by its UID, if it has at most so many bytes of JSON; 0 means 1 GiB. If there is

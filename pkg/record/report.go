@@ -117,13 +117,9 @@ func listReports(
 	}
 	byUID := map[string]*storedReport{}
 	o := metav1.ListOptions{LabelSelector: selector.String(), Limit: reportsPage}
-	for {
-		list, err := retry.Get(ctx, func() (*corev1.ConfigMapList, error) { return configMaps.List(ctx, o) })
-		if err != nil {
-			return nil, fmt.Errorf("list reports: %w", err)
-		}
-		for i := range list.Items {
-			cm := &list.Items[i]
+	err := everyPage(ctx, o, configMaps.List, func(page *corev1.ConfigMapList) error {
+		for i := range page.Items {
+			cm := &page.Items[i]
 			uid := cm.Labels[checkup.LabelRun]
 			if byUID[uid] == nil {
 				byUID[uid] = &storedReport{
@@ -132,9 +128,10 @@ func listReports(
 			}
 			byUID[uid].names = append(byUID[uid].names, cm.Name)
 		}
-		if o.Continue = list.Continue; o.Continue == "" {
-			break
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list reports: %w", err)
 	}
 	var reports []storedReport
 	for _, r := range byUID {

@@ -164,8 +164,7 @@ func (s *Server) nodes(ctx context.Context, b *bytes.Buffer, _ *http.Request) er
 		return err
 	}
 	if left > 0 {
-		notes = append(notes, fmt.Sprintf("%s left out: at most %d nodes are counted.",
-			checkup.Count(left, "end of a pair"), mostNodes))
+		notes = append(notes, fmt.Sprintf("Pairs of further nodes are not counted: this page lists at most %d nodes.", mostNodes))
 	}
 	var list []print.NodeRow
 	for _, node := range slices.Sorted(maps.Keys(rows)) {

@@ -452,7 +452,7 @@ func TestOtherVersion(t *testing.T) {
 	r := reportOf(t, "toy")
 	r.APIVersion = "checkplan.dev/v0"
 	s.save(t, r, "toys", "toys-run-1", "uid-toys", s.now)
-	if page := s.ask(http.MethodGet, "/").Body.String(); !strings.Contains(page, "another version of checkplan") {
+	if page := s.ask(http.MethodGet, "/").Body.String(); !strings.Contains(page, "as this version of checkplan writes") {
 		t.Errorf("the page does not say that the report is of another version:\n%s", page)
 	}
 	metrics := s.ask(http.MethodGet, "/metrics").Body.String()
@@ -538,7 +538,7 @@ func TestSlow(t *testing.T) {
 			time.Sleep(planTime - time.Second)
 			return true, nil, apierrors.NewBadRequest("slow")
 		})
-		const late = "reading other plans took all the time"
+		const late = "not read: this page reached its time limit"
 		for _, tt := range []struct{ target, first, then string }{
 			{"/metrics", `checkplan_report_readable{namespace="checks",plan="day-2",run="day-2-run-12"} 0`,
 				`checkplan_report_readable{namespace="checks",plan="day-2",run="day-2-run-12"} 1`},
