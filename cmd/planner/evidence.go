@@ -61,7 +61,7 @@ func (e *environment) evidence(ctx context.Context, name string, access run.Acce
 	case err != nil:
 		return fmt.Errorf("read PipelineRun %s in namespace %s: %w", name, cluster.Namespace, err)
 	case !one.IsDone():
-		warning := fmt.Sprintf("warning: run %s has not ended: its teardown keeps the evidence", name)
+		warning := fmt.Sprintf("warning: run %s has not ended: its evidence is complete after teardown", name)
 		fmt.Fprintln(e.stderr, checkup.NoCommand(checkup.Clean(warning)))
 	}
 	kept, err := record.LoadEvidence(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace),

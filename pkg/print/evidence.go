@@ -21,8 +21,12 @@ func Evidence(w io.Writer, e *checkup.Evidence, o TextOptions) error {
 		p.line("%s", checkup.Clean(about+": none: no pod and no VM went wrong"))
 		return p.w.Flush()
 	}
-	p.line("%s", p.bold(checkup.Clean(fmt.Sprintf(
-		"%s: %s, %s", about, checkup.Count(len(e.Pods), "pod"), checkup.Count(len(e.VMs), "VM")))))
+	consoles := 0
+	for _, c := range e.Consoles {
+		consoles += len(c.Transcripts)
+	}
+	p.line("%s", p.bold(checkup.Clean(fmt.Sprintf("%s: %s, %s, %s", about,
+		checkup.Count(len(e.Pods), "pod"), checkup.Count(len(e.VMs), "VM"), checkup.Count(consoles, "console")))))
 	for i := range e.Pods {
 		pod := &e.Pods[i]
 		p.heading(0, fmt.Sprintf("pod %s of check %s%s: %s", pod.Pod, pod.Check, onNode(pod.Node), pod.Problem))

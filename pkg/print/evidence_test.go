@@ -35,7 +35,7 @@ Evidence of run vms-abcde in namespace checkplan: none: no pod and no VM went wr
 				{Name: "checkplan-vm-0", VM: "n1", Text: "booting\r\nlogin: "},
 			}}},
 		}, `
-Evidence of run vms-abcde in namespace checkplan: 2 pods, 1 VM
+Evidence of run vms-abcde in namespace checkplan: 2 pods, 1 VM, 1 console
 
 pod agent-0 of check mesh on node n1: OOMKilled: exit code 137
   log
