@@ -5,7 +5,6 @@ package checkup
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -377,7 +376,7 @@ func paces(u *Unit) map[string]Pace {
 	if u.Sent == 0 || u.Delay == nil && len(u.Delays) == 0 {
 		return nil
 	}
-	loss := Percent(math.Round(100_000*float64(u.Sent-u.Received)/float64(u.Sent)) / 1000)
+	loss := PercentOf(u.Sent-u.Received, u.Sent)
 	all := map[string]Pace{}
 	if u.Delay != nil {
 		all[u.Name] = Pace{P50: u.Delay.P50, Loss: loss}

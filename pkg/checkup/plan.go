@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -420,6 +421,14 @@ func (d Duration) String() string { return time.Duration(d).String() }
 // Percent is a share in percent. Its text form is "1%" or "0.5%".
 type Percent float64
 
+// PercentOf is part of whole, rounded to a thousandth; 0 of 0 is 0.
+func PercentOf(part, whole int) Percent {
+	if whole == 0 {
+		return 0
+	}
+	return Percent(math.Round(100_000*float64(part)/float64(whole)) / 1000)
+}
+
 // MarshalText writes "1%".
 func (p Percent) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
@@ -436,6 +445,16 @@ func (p *Percent) UnmarshalText(b []byte) error {
 
 // String prints "1%" or "0.5%".
 func (p Percent) String() string { return strconv.FormatFloat(float64(p), 'f', -1, 64) + "%" }
+
+// Starts reports whether a run of the plan may create fixtures of a role.
+func (p *Plan) Starts(role Role) bool {
+	for _, c := range p.Checks {
+		if slices.Contains(c.Fixtures(), role) {
+			return true
+		}
+	}
+	return false
+}
 
 // CheckNames returns the names of the plan's checks. A check comes after the checks in
 // its After; otherwise the order is alphabetical. Names in a cycle come last.

@@ -378,6 +378,14 @@ type Pair struct {
 	Size      int       `json:"z"`
 }
 
+// Compare is the order of Worksheet.Pairs; transports and families are in the order of their names.
+func (p Pair) Compare(o Pair) int {
+	return cmp.Or(
+		cmp.Compare(p.Source, o.Source), cmp.Compare(p.Target, o.Target), cmp.Compare(p.Family, o.Family),
+		cmp.Compare(p.Transport, o.Transport), cmp.Compare(p.Size, o.Size),
+	)
+}
+
 // Pairs yields every expected pair, always in the same order: by source, target, family,
 // transport and size.
 func (w *Worksheet) Pairs() iter.Seq[Pair] {

@@ -21,9 +21,8 @@ const (
 	MaxGarbage = 10_000
 )
 
-// ErrGarbage is wrapped by the error of Lines about a log that is not worth reading
-// on.
-var ErrGarbage = errors.New("not worth reading")
+// ErrGarbage is wrapped by the error of Lines about a log whose rest is not read.
+var ErrGarbage = errors.New("the rest of the log is discarded")
 
 // Limited reads so many bytes of a log. Then its error wraps ErrGarbage.
 func Limited(log io.Reader, most int64) io.Reader { return &limited{log: log, left: most, most: most} }
@@ -35,7 +34,7 @@ type limited struct {
 
 func (l *limited) Read(b []byte) (int, error) {
 	if l.left <= 0 {
-		return 0, fmt.Errorf("%w: more than %d bytes, several times what was ordered", ErrGarbage, l.most)
+		return 0, fmt.Errorf("%w: more than %d bytes, several times the expected amount", ErrGarbage, l.most)
 	}
 	n, err := l.log.Read(b[:min(int64(len(b)), l.left)])
 	l.left -= int64(n)

@@ -65,7 +65,7 @@ func (r *Receptions) All() []checkup.Reception {
 	for _, reception := range r.received {
 		all = append(all, reception)
 	}
-	slices.SortFunc(all, func(a, b checkup.Reception) int { return comparePairs(a.Pair, b.Pair) })
+	slices.SortFunc(all, func(a, b checkup.Reception) int { return a.Pair.Compare(b.Pair) })
 	return all
 }
 

@@ -3,7 +3,6 @@
 package ingest
 
 import (
-	"cmp"
 	"encoding/json"
 	"hash/maphash"
 	"maps"
@@ -175,7 +174,7 @@ func (s *Source) Complete() bool {
 func (s *Source) Report() checkup.Source {
 	return checkup.Source{
 		Source: s.source, Controls: s.controls, End: s.end,
-		Unrequested: len(s.unrequested), Conflicts: slices.SortedFunc(maps.Keys(s.conflicts), comparePairs),
+		Unrequested: len(s.unrequested), Conflicts: slices.SortedFunc(maps.Keys(s.conflicts), checkup.Pair.Compare),
 	}
 }
 
@@ -360,11 +359,4 @@ func digest[T checkup.Observation | checkup.Result](seed maphash.Seed, report T)
 		panic(err) // plain structs of numbers and strings always encode
 	}
 	return maphash.Bytes(seed, b)
-}
-
-func comparePairs(a, b checkup.Pair) int {
-	return cmp.Or(
-		cmp.Compare(a.Source, b.Source), cmp.Compare(a.Target, b.Target), cmp.Compare(a.Family, b.Family),
-		cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Size, b.Size),
-	)
 }

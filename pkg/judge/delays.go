@@ -61,7 +61,7 @@ func (j *Judgement) DelayRows() []checkup.DelayRow {
 		rtts[o.Attribute] = append(rtts[o.Attribute], o.RTTs)
 	}
 	for i := range rows {
-		rows[i].Loss = Percent(rows[i].Sent-rows[i].Received, rows[i].Sent)
+		rows[i].Loss = checkup.PercentOf(rows[i].Sent-rows[i].Received, rows[i].Sent)
 		rows[i].Delay = DelayOf(rtts[i])
 	}
 	return rows
@@ -95,7 +95,7 @@ func (j *Judgement) StageRows() []checkup.DelayRow {
 			if row.Pairs == 0 && s != checkup.StageConnect {
 				continue
 			}
-			row.Loss = Percent(row.Sent-row.Received, row.Sent)
+			row.Loss = checkup.PercentOf(row.Sent-row.Received, row.Sent)
 			row.Delay = DelayOf(delays)
 			rows = append(rows, row)
 		}
@@ -152,12 +152,4 @@ func Quantile(sorted []int64, q float64) int64 {
 	// 0.99*100 is a little more than 99 in binary.
 	rank := int(math.Ceil(q*float64(len(sorted)) - 1e-9))
 	return sorted[min(max(rank, 1), len(sorted))-1]
-}
-
-// Percent is part of whole, rounded to a thousandth; 0 of 0 is 0.
-func Percent(part, whole int) checkup.Percent {
-	if whole == 0 {
-		return 0
-	}
-	return checkup.Percent(math.Round(100_000*float64(part)/float64(whole)) / 1000)
 }

@@ -17,7 +17,7 @@ func beyond(seen *checkup.Observation, t Test, expect checkup.Expect, why string
 		why = ": " + why
 	}
 	if t.Limit == checkup.LimitLoss {
-		loss, failed, what := Percent(t.K, t.N), unanswered(seen), "lost"
+		loss, failed, what := checkup.PercentOf(t.K, t.N), unanswered(seen), "lost"
 		if seen.Stages != nil {
 			what = "failed"
 		}

@@ -27,6 +27,24 @@ import (
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
+// TestStarts: of these kinds, only checks of VMs start VMs, whatever other checks the plan has.
+func TestStarts(t *testing.T) {
+	mesh, vms := checkup.Check{Spec: &podmesh.Spec{}}, checkup.Check{Spec: &vmlatency.Spec{}}
+	for _, tt := range []struct {
+		checks map[string]checkup.Check
+		want   bool
+	}{
+		{nil, false},
+		{map[string]checkup.Check{"a": mesh}, false},
+		{map[string]checkup.Check{"a": mesh, "b": vms}, true},
+	} {
+		p := &checkup.Plan{Checks: tt.checks}
+		if got := p.Starts(checkup.RoleGuest); got != tt.want {
+			t.Errorf("checks %v: %v, want %v", p.CheckNames(), got, tt.want)
+		}
+	}
+}
+
 // TestEveryKindIsKnown: a kind has one name, and everything without which it cannot
 // be set up.
 func TestEveryKindIsKnown(t *testing.T) {

@@ -91,7 +91,7 @@ func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Durat
 		switch o.Verdict = v; {
 		case v == checkup.Pass:
 			o.Failure, o.Breaches = 0, nil
-		case o.Cause.Message == "": // by itself, it passed
+		case o.Cause == checkup.Cause{}: // by itself, it passed
 			o.Cause = before.Cause
 		}
 	}

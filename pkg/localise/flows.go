@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/judge"
 )
 
 // paths explains the pairs of which some flows never get through (judge.FlowLost). Switches and hosts choose one of
@@ -65,7 +64,7 @@ func (d *deaths) found(e *Evidence, where site, done []bool) (f *Found, rest []p
 	f.Pairs = in.pairs
 	others := "the others lose nothing"
 	if in.lost > 0 {
-		others = fmt.Sprintf("the others lose %s", judge.Percent(in.lost, in.sent))
+		others = fmt.Sprintf("the others lose %s", checkup.PercentOf(in.lost, in.sent))
 	}
 	get := "get"
 	if in.dead == 1 {

@@ -292,7 +292,7 @@ func (c *candidate) evidence(also int) []string {
 	}
 	if also > 0 {
 		lines = append(lines, fmt.Sprintf(
-			"%s of the same place too slow, as expected when TCP repairs a loss", are(also, "pair")))
+			"%s of the same place too slow, as expected when TCP repairs a loss", checkup.CountAre(also, "pair")))
 	}
 	return lines
 }
@@ -306,14 +306,6 @@ func (c *candidate) passed() int {
 		}
 	}
 	return n
-}
-
-// are prints a number of things with its verb.
-func are(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun + " is"
-	}
-	return fmt.Sprintf("%d %ss are", n, noun)
 }
 
 // where names the pairs of the scope.

@@ -99,12 +99,12 @@ func (c *check) indexed() *check {
 		pair := checkup.Pair{Source: s, Target: t, Family: u.Family, Transport: u.Transport, Size: u.Size}
 		c.units = append(c.units, indexed{pair, u})
 	}
-	slices.SortStableFunc(c.units, func(a, b indexed) int { return comparePairs(a.pair, b.pair) })
+	slices.SortStableFunc(c.units, func(a, b indexed) int { return a.pair.Compare(b.pair) })
 	for i := range c.Record.Observations {
 		c.observations = append(c.observations, i)
 	}
 	slices.SortStableFunc(c.observations, func(a, b int) int {
-		return comparePairs(c.Record.Observations[a].Pair, c.Record.Observations[b].Pair)
+		return c.Record.Observations[a].Pair.Compare(c.Record.Observations[b].Pair)
 	})
 	return c
 }
@@ -117,13 +117,6 @@ func sourcesOf(r *checkup.Record) map[int]*checkup.Source {
 		}
 	}
 	return by
-}
-
-func comparePairs(a, b checkup.Pair) int {
-	return cmp.Or(
-		cmp.Compare(a.Source, b.Source), cmp.Compare(a.Target, b.Target), cmp.Compare(a.Family, b.Family),
-		cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Size, b.Size),
-	)
 }
 
 // entry of a target in the roster; empty if it has none.
@@ -205,14 +198,14 @@ func (c *check) results(source, target int) []result {
 	for p := range c.Worksheet.PairsBetween(source, target) {
 		r := result{pair: p, reach: Unknown}
 		if i, ok := slices.BinarySearchFunc(c.units, p, func(x indexed, p checkup.Pair) int {
-			return comparePairs(x.pair, p)
+			return x.pair.Compare(p)
 		}); ok {
 			r.unit = c.units[i].unit
 			if r.unit.Verdict != checkup.Unmeasured {
 				r.count(r.unit.Sent, r.unit.Received)
 			}
 		} else if i, ok := slices.BinarySearchFunc(c.observations, p, func(i int, p checkup.Pair) int {
-			return comparePairs(c.Record.Observations[i].Pair, p)
+			return c.Record.Observations[i].Pair.Compare(p)
 		}); ok {
 			r.observed = &c.Record.Observations[c.observations[i]]
 			if r.observed.Unmeasured == nil {
@@ -333,7 +326,7 @@ func (c *check) status(in *Input, source, target int, before *Status) *Status {
 		changed, st.LastObservationTime = w.End, w.End
 		st.StaleTime = w.End.Add(time.Duration(in.Config.StaleAfter))
 		st.ExpireTime = w.End.Add(time.Duration(in.Config.ExpireAfter))
-		st.Loss = &Loss{Window: w, Sent: int64(sent), Lost: int64(lost), Percent: judge.Percent(lost, sent).String()}
+		st.Loss = &Loss{Window: w, Sent: int64(sent), Lost: int64(lost), Percent: checkup.PercentOf(lost, sent).String()}
 		st.Latency, st.Probes = latencyOf(results, w), probesOf(results)
 		st.Source, st.Target = c.pod(source), c.targetPod(target)
 	} else {

@@ -403,14 +403,6 @@ func Bytes(n float64) string {
 // micros prints microseconds as a duration.
 func micros(us int64) string { return (time.Duration(us) * time.Microsecond).String() }
 
-// share is part of whole in percent, rounded to a thousandth; 0 of 0 is 0.
-func share(part, whole int) checkup.Percent {
-	if whole == 0 {
-		return 0
-	}
-	return checkup.Percent(math.Round(100_000*float64(part)/float64(whole)) / 1000)
-}
-
 // grid draws a matrix of what noun names, if it fits.
 func (p *printer) grid(indent int, m *checkup.Matrix, noun string) {
 	wide := 0

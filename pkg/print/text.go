@@ -187,7 +187,7 @@ func (p *printer) head(c *checkup.CheckReport, gate checkup.Gate) {
 		default:
 			p.line(
 				"  inconclusive: %s of the %ss are unmeasured; the gate allows %s",
-				share(c.Counts.Unmeasured, c.Counts.Expected),
+				checkup.PercentOf(c.Counts.Unmeasured, c.Counts.Expected),
 				checkup.Clean(noun),
 				gate.MaxUnmeasured,
 			)
@@ -587,7 +587,7 @@ func (p *printer) coverage(c *checkup.Coverage) {
 		of = checkup.Clean(c.Noun) + "s"
 		all = "all " + of
 	}
-	p.line("    %d of %d %s measured (%s)%s", c.Measured, c.Possible, of, share(c.Measured, c.Possible), partly)
+	p.line("    %d of %d %s measured (%s)%s", c.Measured, c.Possible, of, checkup.PercentOf(c.Measured, c.Possible), partly)
 	if c.Rounds > 1 || c.Seed != 0 {
 		round := fmt.Sprintf("round %d", c.Round)
 		if c.Rounds > 1 {
@@ -635,7 +635,7 @@ func (p *printer) cumulative(c *checkup.Cumulative) {
 		return
 	}
 	p.line("    %s of all pairs measured since %s, by %s: %d of %d pairs, %d of which failed when measured last",
-		share(c.Measured, c.Possible), stamp(c.Since), checkup.Count(c.Runs, "run"), c.Measured, c.Possible, c.Failing)
+		checkup.PercentOf(c.Measured, c.Possible), stamp(c.Since), checkup.Count(c.Runs, "run"), c.Measured, c.Possible, c.Failing)
 	left := "the newest run added no pair"
 	if c.RunsLeft != nil {
 		left = checkup.Count(*c.RunsLeft, "run") + " left to all pairs at this rate"

@@ -481,7 +481,7 @@ func blocks(j *judge.Judgement, l *looks) []checkup.Block {
 		}
 		s, ok := of[name]
 		for _, address := range v.endpoints {
-			share := judge.Percent(v.answered[address], o.Received)
+			share := checkup.PercentOf(v.answered[address], o.Received)
 			if !ok {
 				s, ok = shares{share, share}, true
 			}

@@ -47,7 +47,7 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 		users := []string{checkup.AccountName(plan.Name, checkup.PhaseProbe), plan.Name}
 		objects = append(objects, policy(plan, opts, users[0]+"-inside", users, containers, insideValidations(plan, opts))...)
 	}
-	if hasServices(plan) {
+	if plan.Starts(checkup.RoleService) {
 		services := rule(corev1.GroupName, []string{"services"}, admissionv1.Create, admissionv1.Delete)
 		users := setsUpAndConcludes(plan.Name)
 		objects = append(objects, policy(plan, opts, plan.Name+"-services", users, services, serviceValidations(plan))...)
@@ -224,10 +224,10 @@ func runValidations(plan *checkup.Plan) []admissionv1.Validation {
 	}
 	ofPlan := func(of string) string { return labelled(of, checkup.LabelPlan, plan.Name) }
 	scheduled := func(of string) string { return ofPlan(of) + " && " + labelled(of, checkup.LabelScheduled, "true") }
-	add("starts must be labelled as such", `request.operation != "CREATE" || (`+scheduled("object")+`)`)
+	add("starts must have its labels checkplan.dev/plan and checkplan.dev/scheduled", `request.operation != "CREATE" || (`+scheduled("object")+`)`)
 	add("deletes must be one that it started", `request.operation != "DELETE" || (`+scheduled("oldObject")+`)`)
 	add("cancels must be one of the plan", `request.operation != "UPDATE" || (`+ofPlan("oldObject")+`)`)
-	add("starts must be of the plan's Pipeline, with nothing of its own", fmt.Sprintf(
+	add("starts must have the plan's Pipeline, and neither an inline one nor workspaces", fmt.Sprintf(
 		`request.operation != "CREATE" || has(object.spec.pipelineRef) && has(object.spec.pipelineRef.name) && `+
 			`object.spec.pipelineRef.name == %q && !has(object.spec.pipelineRef.resolver) && `+
 			`!has(object.spec.pipelineSpec) && (!has(object.spec.workspaces) || size(object.spec.workspaces) == 0)`, plan.Name))
@@ -237,7 +237,7 @@ func runValidations(plan *checkup.Plan) []admissionv1.Validation {
 	}
 	const harmless = `(!has(t.podTemplate) || (!has(t.podTemplate.hostNetwork) || !t.podTemplate.hostNetwork) && ` +
 		`(!has(t.podTemplate.volumes) || size(t.podTemplate.volumes) == 0))`
-	add("starts must have the plan's accounts, and no pod template that widens its pods",
+	add("starts must have the plan's accounts, and no pod template with hostNetwork or volumes",
 		`request.operation != "CREATE" || (!has(object.spec.taskRunTemplate) || [object.spec.taskRunTemplate].all(t, `+
 			`(!has(t.serviceAccountName) || t.serviceAccountName == "default") && `+harmless+`)) && `+
 			`(!has(object.spec.taskRunSpecs) || object.spec.taskRunSpecs.all(t, (!has(t.serviceAccountName) || `+
@@ -263,19 +263,19 @@ func validations(plan *checkup.Plan, opts Options, phase checkup.Phase) []admiss
 	reads := phase == checkup.PhaseProbe && readRules(plan)
 	switch {
 	case phase == checkup.PhaseProbe && hostNetwork(plan):
-		add("not be in the host's namespaces of processes", namespaces)
+		add("not have hostPID or hostIPC", namespaces)
 	case reads:
-		add("not be in the host's namespaces, unless it reads the rules of its node",
+		add("not have hostPID or hostIPC, nor hostNetwork, unless it reads the rules of its node",
 			`(`+podNetwork+` || object.spec.containers.all(c, `+reader+`)) && `+namespaces)
 	default:
-		add("not be in the host's namespaces", podNetwork+` && `+namespaces)
+		add("not have hostNetwork, hostPID or hostIPC", podNetwork+` && `+namespaces)
 	}
 	const pinned = `has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity) && ` +
 		`has(object.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution) && ` +
 		`object.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.all(t, ` +
 		`has(t.matchFields) && t.matchFields.exists(f, f.key == "metadata.name" && f.operator == "In" && size(f.values) == 1))`
 	switch {
-	case startsVMs(plan): // its preflight pods may run where the VMs may
+	case plan.Starts(checkup.RolePreflight): // its preflight pods may run where the VMs may
 		add("be pinned to a node, or be a preflight pod", fmt.Sprintf(
 			`has(object.metadata.labels) && %q in object.metadata.labels && object.metadata.labels[%q] == %q || (%s)`,
 			checkup.LabelRole, checkup.LabelRole, checkup.RolePreflight, pinned))
@@ -313,7 +313,7 @@ func validations(plan *checkup.Plan, opts Options, phase checkup.Phase) []admiss
 			`c.securityContext.capabilities.drop.exists(d, d == "ALL") && `+privilege+` && `+
 			`(!has(c.securityContext.seccompProfile) || c.securityContext.seccompProfile.type == "RuntimeDefault"))`)
 	add("take nothing of Secrets or ConfigMaps into its environment", `object.spec.containers.all(c, `+noEnvironment+`)`)
-	add("end by itself", `object.spec.restartPolicy == "Never" && has(object.spec.activeDeadlineSeconds)`)
+	add("have restartPolicy Never and activeDeadlineSeconds", `object.spec.restartPolicy == "Never" && has(object.spec.activeDeadlineSeconds)`)
 	// The right to patch pods is for their owner. It must not change an image.
 	all = append(all, admissionv1.Validation{
 		Message:    fmt.Sprintf("plan %s: its account for %s may change the owner of a pod, but not what the pod runs", plan.Name, phase),
@@ -383,19 +383,5 @@ func readRules(plan *checkup.Plan) bool {
 	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
 		k, _ := kinds.Named(plan.Checks[name].Kind())
 		return k.Tables != nil
-	})
-}
-
-// hasServices reports whether setup creates Services.
-func hasServices(plan *checkup.Plan) bool {
-	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
-		return slices.Contains(plan.Checks[name].Fixtures(), checkup.RoleService)
-	})
-}
-
-// startsVMs reports whether setup starts preflight pods of VMs.
-func startsVMs(plan *checkup.Plan) bool {
-	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
-		return slices.Contains(plan.Checks[name].Fixtures(), checkup.RolePreflight)
 	})
 }

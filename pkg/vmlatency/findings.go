@@ -320,7 +320,7 @@ func (n *vmNetwork) effect(d damage, failing []int) string {
 			sent += n.Outcomes[i].Sent
 			received += n.Outcomes[i].Received
 		}
-		return fmt.Sprintf("%s of the echo requests lost", judge.Percent(sent-received, sent))
+		return fmt.Sprintf("%s of the echo requests lost", checkup.PercentOf(sent-received, sent))
 	default:
 		return "too slow"
 	}

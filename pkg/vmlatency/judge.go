@@ -224,7 +224,7 @@ func (v *vms) lossNotes(j *judge.Judgement) []string {
 		if o.Received == 0 || o.Received == o.Sent {
 			continue
 		}
-		loss, limit := judge.Percent(o.Sent-o.Received, o.Sent), "the plan sets no limit"
+		loss, limit := checkup.PercentOf(o.Sent-o.Received, o.Sent), "the plan sets no limit"
 		if v.back(o.Pair) {
 			limit = "connectivity needs one"
 		}
@@ -358,7 +358,7 @@ func (p *vmPair) table() *checkup.Table {
 func numbers(row []checkup.Cell, u *checkup.Unit) {
 	if u.Sent > 0 {
 		row[0] = checkup.Number(u.Sent)
-		row[1] = checkup.Number(judge.Percent(u.Sent-u.Received, u.Sent))
+		row[1] = checkup.Number(checkup.PercentOf(u.Sent-u.Received, u.Sent))
 		row[2], row[3] = checkup.Number(u.Duplicates), checkup.Number(u.Reordered)
 	}
 	if d := u.Delay; d != nil {
@@ -392,7 +392,7 @@ func said(pairs []*vmPair) []string {
 			}
 			s := fmt.Sprintf("%s min/avg/max %s/%s/%s", u.Family, judge.Micros(d.Min), judge.Micros(d.Mean), judge.Micros(d.Max))
 			if u.Received < u.Sent {
-				s += fmt.Sprintf(", %s lost", judge.Percent(u.Sent-u.Received, u.Sent))
+				s += fmt.Sprintf(", %s lost", checkup.PercentOf(u.Sent-u.Received, u.Sent))
 			}
 			families = append(families, s)
 		}

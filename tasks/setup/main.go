@@ -67,10 +67,10 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 		}
 	}
 	fleet, guests := t.Fleet(plan.Name), t.Guests(plan.Name)
-	fleet.Services = task.HasServices(plan)
+	fleet.Services = plan.Starts(checkup.RoleService)
 	if plan.Teardown != checkup.TeardownNever {
 		sweep(ctx, t, fleet.Sweep)
-		if task.HasGuests(plan) {
+		if plan.Starts(checkup.RoleGuest) {
 			sweep(ctx, t, guests.Sweep)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +50,7 @@ func run(ctx context.Context, t *task.Task) error {
 	}
 
 	removes := plan.Teardown == checkup.TeardownAlways || plan.Teardown == ""
-	if vms := task.HasGuests(plan); vms || !removes {
+	if vms := plan.Starts(checkup.RoleGuest); vms || !removes {
 		r, err := t.Report(ctx, plan, time.Now())
 		if err != nil {
 			t.Logf("::warning::%v", err)
@@ -80,7 +81,7 @@ func run(ctx context.Context, t *task.Task) error {
 func keepVMs(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Report) {
 	var checks []string
 	for _, c := range r.Checks {
-		if task.StartsGuests(plan.Checks[c.Name]) && c.Verdict != checkup.RunPass {
+		if slices.Contains(plan.Checks[c.Name].Fixtures(), checkup.RoleGuest) && c.Verdict != checkup.RunPass {
 			checks = append(checks, c.Name)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"slices"
 	"sync"
 
 	"k8s.io/client-go/rest"
@@ -25,24 +24,6 @@ func (t *Task) Guests(plan string) *guest.Guests {
 	return &guest.Guests{Fleet: t.Fleet(plan), VMs: t.KubeVirt, Image: t.GuestImage, Console: t.Console}
 }
 
-// HasGuests reports whether a run of the plan may start VMs. KubeVirt's API is not used
-// if it does not.
-func HasGuests(plan *checkup.Plan) bool {
-	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool { return StartsGuests(plan.Checks[name]) })
-}
-
-// StartsGuests reports whether a run of the check may start VMs.
-func StartsGuests(check checkup.Check) bool {
-	return slices.Contains(check.Fixtures(), checkup.RoleGuest)
-}
-
-// HasServices reports whether a run of the plan may create Services. Without them, it has no right to theirs.
-func HasServices(plan *checkup.Plan) bool {
-	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
-		return slices.Contains(plan.Checks[name].Fixtures(), checkup.RoleService)
-	})
-}
-
 // Remove deletes every fixture of the run and waits until they are gone, or ctx is
 // done. It returns the names of what is left, as kind/name.
 func (t *Task) Remove(ctx context.Context, plan *checkup.Plan) (left []string, err error) {
@@ -51,7 +32,7 @@ func (t *Task) Remove(ctx context.Context, plan *checkup.Plan) (left []string, e
 		problem error
 		wg      sync.WaitGroup
 	)
-	if HasGuests(plan) {
+	if plan.Starts(checkup.RoleGuest) {
 		wg.Go(func() { vms, problem = t.Guests(plan.Name).Remove(ctx) })
 	}
 	left, err = t.fleet(plan).Remove(ctx)
@@ -62,7 +43,7 @@ func (t *Task) Remove(ctx context.Context, plan *checkup.Plan) (left []string, e
 // Left returns the names of the fixtures of the run that still exist, as kind/name.
 func (t *Task) Left(ctx context.Context, plan *checkup.Plan) ([]string, error) {
 	left, err := t.fleet(plan).Left(ctx)
-	if !HasGuests(plan) {
+	if !plan.Starts(checkup.RoleGuest) {
 		return left, err
 	}
 	vms, problem := t.Guests(plan.Name).Left(ctx)
@@ -84,7 +65,7 @@ func (t *Task) KeepTranscripts(ctx context.Context, store *record.Store, g *gues
 // fleet returns the fixtures of the run, with Services if the plan may have some.
 func (t *Task) fleet(plan *checkup.Plan) *fleet.Fleet {
 	f := t.Fleet(plan.Name)
-	f.Services = HasServices(plan)
+	f.Services = plan.Starts(checkup.RoleService)
 	return f
 }
 

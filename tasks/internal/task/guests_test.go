@@ -12,10 +12,6 @@ import (
 
 	"k8s.io/client-go/rest"
 	kvcorev1 "kubevirt.io/client-go/kubevirt/typed/core/v1"
-
-	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/podmesh"
-	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 // TestConsoles: why a console cannot be opened is reported with its status, and nobody waits
@@ -48,13 +44,5 @@ func TestConsoles(t *testing.T) {
 	}()
 	if _, err := connect(ctx, "slow"); err == nil || !strings.Contains(err.Error(), "console of VM slow: terminated") {
 		t.Errorf("%v, want that it was stopped", err)
-	}
-}
-
-func TestHasGuests(t *testing.T) {
-	for want, check := range map[bool]checkup.Check{true: {Spec: &vmlatency.Spec{}}, false: {Spec: &podmesh.Spec{}}} {
-		if got := HasGuests(&checkup.Plan{Checks: map[string]checkup.Check{"c": check}}); got != want {
-			t.Errorf("%s: %v, want %v", check.Kind(), got, want)
-		}
 	}
 }
