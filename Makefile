@@ -97,9 +97,19 @@ endif
 
 # Without vet, which would check the types of all that is imported once more: verify runs all of it, and e2e-sandbox that
 # of the sandbox, whose imports are Kubernetes.
+#
+# The race detector makes computations five times as slow. It runs for the packages with code or tests that start
+# goroutines, by themselves or by fleet.Each, or share something with some: others have nothing that it could find.
+STARTS_GOROUTINES := '(^|[^[:alnum:]_"])go (func\(|[[:alpha:]_.]+\()|\.Go\(|[^[:alpha:]](sync|atomic)\.|t\.Parallel|[^[:alpha:]]Each\('
 .PHONY: test
-test: ## run the tests: hermetic, offline once modules are downloaded, race detector on
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off ./...
+test: ## run the tests: hermetic, offline once modules are downloaded, race detector on where goroutines are started
+	@concurrent=$$(grep -rlE $(STARTS_GOROUTINES) --include='*.go' --exclude-dir=e2e cmd pkg tasks test | \
+		xargs -n 1 dirname | sort -u | sed 's,^,github.com/checkplan/checkplan/,'); failed=0; \
+	echo "with the race detector:" $$concurrent; \
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off $$concurrent || failed=1; \
+	echo "without:"; \
+	go test -vet=off $$(go list ./... | grep -vxF "$$concurrent") || failed=1; \
+	exit $$failed
 	cd test/e2e/sandbox && go test -short -vet=off ./...
 
 # Each part of the end-to-end tests has a sandbox of its own, so that no fault of one disturbs another.
@@ -129,10 +139,10 @@ TIMED_MARKER := bin/e2e-timed
 # run one after the other, on a sandbox beside that of the other tests.
 FAULTS := ^Test(CleanNetwork|ServiceFaults|Faults|Regression|StoppedKubelet|PodNetworkHealth|Unreachable|Noise|Rack)$$
 
-# Not empty on a machine with slow cores: fewer tests run at once on a sandbox, and what they need may take three times
-# as long. What they promise may not.
+# Not empty on a machine with slow cores: fewer tests run at once on a sandbox. What they need may take twice as long
+# beside other sandboxes, and three times on slow cores. What they promise may not.
 SLOW :=
-PATIENCE = $(if $(SLOW),-patience 3)
+PATIENCE = -patience $(if $(SLOW),3,2)
 
 # Names of tests that .ci/run does not repeat, with | between them.
 PASSED    :=
@@ -165,7 +175,7 @@ e2e-faults: e2e-ready ## that of them which breaks the network of all pods
 	$(SANDBOX) --state $(FAULTY) load dist/images.tar; \
 	KUBECONFIG=$(FAULTY)/kubeconfig go test -tags e2e -count 1 -timeout 60m -run '$(FAULTS)' $(NOT_AGAIN) -v ./test/e2e $(PATIENCE)
 
-# The tests of Services with another service proxy than that of the other parts. No part of e2e, because of its time.
+# The tests of Services with another service proxy than that of the other parts. Not part of e2e, because of its time.
 .PHONY: e2e-services
 e2e-services: PROXY_OF_SERVICES := $(or $(SERVICE_PROXY),kube-proxy:iptables)
 e2e-services: e2e-ready $(PROXY_PROGRAMS) ## the tests of Services with SERVICE_PROXY, by default kube-proxy in its mode iptables
@@ -176,7 +186,7 @@ e2e-services: e2e-ready $(PROXY_PROGRAMS) ## the tests of Services with SERVICE_
 	KUBECONFIG=$(PROXY)/kubeconfig go test -tags e2e -count 1 -timeout 40m \
 		-run '$(PROXY_FAULTS)|^Test(Services|ServiceFaults|ServiceCanary|DNS|State|NodeState)$$' -v ./test/e2e $(PATIENCE)
 
-# Kubernetes' own tests of Services, on one sandbox with each of these service proxies in turn. No part of e2e, because
+# Kubernetes' own tests of Services, on one sandbox with each of these service proxies in turn. Not part of e2e, because
 # of its time.
 CONFORMANCE := /var/lib/checkplan-conformance
 .PHONY: conformance
@@ -196,7 +206,7 @@ e2e-pages: bin/promtool build chromium ## reports and planner serve in a real Ch
 	done
 	CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -run RealBrowser -v ./pkg/serve
 
-# One worker is enough: the dashboard runs on the control plane, and the fault is on the worker. No part of e2e, because
+# One worker is enough: the dashboard runs on the control plane, and the fault is on the worker. Not part of e2e, because
 # of its time.
 .PHONY: e2e-dashboard
 e2e-dashboard: e2e-ready chromium ## the Tekton Dashboard in a real Chromium, on a sandbox: form, verdicts, findings, rerun
@@ -259,7 +269,7 @@ e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then rea
 	test $$failed = 0
 
 # Tests on another kernel than this machine's, in a virtual machine with Debian's: it has IPVS, which many machines do
-# not. A test that is skipped there is a failure. No part of e2e, because of its time.
+# not. A test that is skipped there is a failure. Not part of e2e, because of its time.
 .PHONY: e2e-ipvs
 e2e-ipvs: ## what needs a kernel with IPVS, in QEMU: traffic of our mode ipvs, and kube-proxy's as the audit reads it (needs apt)
 	command -v qemu-system-x86_64 || apt-get install --yes --quiet --no-install-recommends qemu-system-x86
