@@ -30,12 +30,11 @@ Exit codes with one argument, as kubectl diff: 0 no difference; 1 differences;
 2 an error.
 
 diff with two arguments compares the reports of two runs: findings and units that
-are new or gone, delays and losses that grew, and what the two could not both see,
-because one of them did not measure it. A delay counts as slower if its median or
-99th percentile is half as much again, and at least 200µs more; a loss, if it is
-1% of the packets more. It is no statistical test. Of two runs of one plan in the
-cluster, the plan's history adds nodes, zones and single pairs, for as long as it
-keeps them of both.
+are new or gone, delays and losses that grew, and units that only one of the runs
+measured. A delay counts if its median or 99th percentile is at least 1.5 times as
+long and at least 200µs longer; a loss, if it grew by at least 1% of the packets.
+This is not a statistical test. For two runs of one plan in the cluster, it also
+compares nodes, zones and single pairs, while the plan's history has both runs.
 
 A run is the name or UID of its PipelineRun, a file that "planner run --output
 json" wrote, or - for standard input.

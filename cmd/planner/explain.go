@@ -46,7 +46,7 @@ func newExplain(env *environment) *cobra.Command {
 		Long: `explain surveys the cluster, or reads a snapshot of one, and shows what a run of
 the plan would do: pods per node, pods that would stay pending and why, VMs with
 their networks and what these lack, images, service accounts with every verb,
-pairs, packets, bytes, peak rates, longest duration, what is widened, the objects
+pairs, packets, bytes, peak rates, longest duration, pod security, the objects
 that are left behind, and which losses a mesh can see. It changes nothing. It
 computes the worksheet with the code of a run.
 

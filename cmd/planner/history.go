@@ -34,7 +34,7 @@ func newHistory(env *environment) *cobra.Command {
 		Short: "Print what the runs of a plan have found over time",
 		Long: `history prints the runs of a plan with their verdicts, the gaps between them, the
 findings over time, how many of the possible pairs all runs together measured, and
-the trend of the delays. The plan is named, not read: its history is in the
+the trend of the delays. PLAN is a name, not a file: its history is in the
 namespace in which it runs.
 
 With a file, or - for standard input, it prints the history in that file, which

@@ -116,7 +116,7 @@ func TestInterruptedReport(t *testing.T) {
 			t.Fatalf("it waits for the API server, want %q", want)
 		}
 	}
-	if got := stderr.String(); !strings.Contains(got, "warning: the report is without history") {
+	if got := stderr.String(); !strings.Contains(got, "warning: cannot read the history") {
 		t.Errorf("printed %q, want a warning", got)
 	}
 }
@@ -143,8 +143,8 @@ func TestSecondInterrupt(t *testing.T) {
 	interrupts <- os.Interrupt
 	select {
 	case err := <-ended:
-		if err == nil || !strings.Contains(err.Error(), "left before the end") {
-			t.Errorf("%v, want that it left before the end", err)
+		if err == nil || !strings.Contains(err.Error(), "interrupted before the run ended") {
+			t.Errorf("%v, want that it was interrupted", err)
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatal("it waits for the API server")

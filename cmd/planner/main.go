@@ -8,7 +8,7 @@
 //	0  the plan is valid; the run passed its gate
 //	1  too much was not measured (verdict inconclusive), or the tool or the cluster's API failed
 //	2  wrong usage, or an invalid plan
-//	3  the network does not do what the plan expects (verdict fail)
+//	3  the network does not do what the plan expects (verdict fail); state --diff: the rules differ
 //
 // planner diff PLAN exits as kubectl diff does: 0 no difference, 1 differences, 2 an error.
 //

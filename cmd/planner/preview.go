@@ -124,7 +124,7 @@ func (e *environment) preview(ctx context.Context, args []string, o previewOptio
 		}
 		if len(p.Objects) > 0 {
 			if p.Measured, err = previewMeasured(ctx, c, plan, options); err != nil {
-				p.Measured = append(p.Measured, fmt.Sprintf("what is measured is not compared: %v", err))
+				p.Measured = append(p.Measured, fmt.Sprintf("cannot compare what is measured: %v", err))
 			}
 		}
 		all = append(all, p)

@@ -291,7 +291,7 @@ func oneOrAll(access run.Access, all bool) error {
 // namespace.
 func addCompileOptions(env *environment, cmd *cobra.Command, o *tekton.Options) {
 	cmd.Flags().StringVar(&o.ImageRepository, "image-repository", tekton.DefaultImageRepository,
-		"repository that holds the task images setup, probe, teardown, report and agent")
+		"repository of the task images: setup, probe, teardown, report, agent and guest")
 	cmd.Flags().StringVar(&o.ImageTag, "image-tag", version, "tag of the task images")
 	cmd.Flags().Var(digestsFile{env, o}, "image-digests",
 		"file with a reference REPOSITORY/NAME@sha256:HEX per image, as make release-images writes it: pins the images")

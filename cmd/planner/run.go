@@ -304,7 +304,7 @@ func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started 
 	}
 }
 
-// whatRemains is the error that lists the pods of the run that are left.
+// whatRemains is the error that lists the pods of the run that remain.
 func (e *environment) whatRemains(cluster *run.Cluster, started *pipelinev1.PipelineRun) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -313,11 +313,11 @@ func (e *environment) whatRemains(cluster *run.Cluster, started *pipelinev1.Pipe
 		started.Name, cluster.RemoveCommand(string(started.UID)))
 	switch {
 	case err != nil:
-		return fmt.Errorf("left before the end, and cannot list the pods that are left: %w; %s", err, advice)
+		return fmt.Errorf("interrupted before the run ended; cannot list the pods that remain: %w; %s", err, advice)
 	case len(left) == 0:
-		return fmt.Errorf("left before the end; no pod of the run is left")
+		return errors.New("interrupted before the run ended; no pod of it remains")
 	}
-	return fmt.Errorf("left before the end; pods of the run that are left: %s; %s", strings.Join(left, ", "), advice)
+	return fmt.Errorf("interrupted before the run ended; pods that remain: %s; %s", strings.Join(left, ", "), advice)
 }
 
 // outputFlag adds the flag with the format of a report.

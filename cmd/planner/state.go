@@ -63,7 +63,7 @@ are in the file.
 
 With --diff, it prints instead how the rules of the machine on which it runs differ
 from that: this must be the node. It needs the capability NET_ADMIN in the node's
-network, and reads only. What differs is looked at twice, because rules follow
+network, and reads only. Rules that differ are read twice, because rules follow
 changes of the cluster by a second or so.
 
 Exit codes: 0; 1 the cluster, or with --diff a rule, could not be read, or nothing

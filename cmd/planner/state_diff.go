@@ -199,8 +199,8 @@ func (s *services) printDiff(found []rulesDiff) error {
 		return errors.New("not all rules were understood")
 	}
 	if frontends == 0 {
-		return fmt.Errorf("nothing was compared: the proxy of node %s has no such Service to serve: the same command with "+
-			"--all-namespaces, without --diff and names, prints those that it has", s.options.node)
+		return fmt.Errorf("nothing was compared: the proxy of node %s serves none of these Services: the same command with "+
+			"--all-namespaces, without --diff and names, lists those that it serves", s.options.node)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func TestStateDiff(t *testing.T) {
 		{name: "other Services", names: []string{"sticky"}, damage: [2]func(string) string{endpoint, endpoint}, want: []string{"no difference"}},
 		{name: "this Service", names: []string{"plain"}, damage: [2]func(string) string{endpoint, endpoint}, code: exitFailed, want: []string{"1 difference"}},
 		{name: "another namespace", namespace: "other", damage: [2]func(string) string{endpoint, endpoint}, code: exitError,
-			want: []string{"compared: 0 frontends\n", "nothing was compared: the proxy of node node-a has no such Service to serve"}, not: "no difference"},
+			want: []string{"compared: 0 frontends\n", "nothing was compared: the proxy of node node-a serves none of these Services"}, not: "no difference"},
 		{name: "no such Service", namespace: "shop", names: []string{"plian"}, code: exitError, want: []string{"nothing was compared"},
 			not: "no difference", warnings: "warning: the proxy of node node-a has no Service plian to serve\n"},
 		{name: "no such Service, as JSON", names: []string{"plian"}, output: "json", code: exitError, want: []string{`"frontends": 0`, "nothing was compared"},

@@ -43,7 +43,7 @@ func Explain(e kind.Explained) kind.Explanation {
 		x.Unmeasured = n
 		x.Field("unmeasured", fmt.Sprintf("%s will not be measured:", checkup.Count(n, "pair")), causes...)
 	}
-	widened(&x, w, sources)
+	podSecurity(&x, w, sources)
 	x.Blocks = tables(w, sources, targets)
 	return x
 }
@@ -89,9 +89,9 @@ func unmeasurable(w *checkup.Worksheet, roster *checkup.Roster) (pairs int, caus
 	return pairs, causes
 }
 
-// widened adds what the check needs beyond the rights and the pod security of all
+// podSecurity adds what the check needs beyond the rights and the pod security of all
 // checks, and the objects that it writes. pairs has the number of pairs per source.
-func widened(x *kind.Explanation, w *checkup.Worksheet, pairs []int) {
+func podSecurity(x *kind.Explanation, w *checkup.Worksheet, pairs []int) {
 	var host, secrets []string
 	for i, s := range w.Sources {
 		if s.HostNetwork && pairs[i] > 0 && s.Node != "" {
@@ -104,7 +104,7 @@ func widened(x *kind.Explanation, w *checkup.Worksheet, pairs []int) {
 		}
 	}
 	if len(host) > 0 {
-		x.Field("widened", fmt.Sprintf("%s on the host network, as the components that they represent: %s. "+
+		x.Field("pod security", fmt.Sprintf("%s on the host network, as the components that they represent: %s. "+
 			"The namespace of the run must admit that (pod security level privileged)",
 			checkup.Count(len(host), "agent"), checkup.Some(host)))
 	}

@@ -146,7 +146,7 @@ func Of(w *checkup.Worksheet, p *checkup.Plan, image string) Cost {
 	pods := fixture("the pods end at their active deadline")
 	guests := fixture("the VMs power off at their deadline")
 	if w.Guests != nil && w.Guests.Guest.Image != "" {
-		guests = fixture("the VMs run on")
+		guests = fixture("the VMs keep running")
 	}
 	object := func(o Object, kind string, role checkup.Role, count int) {
 		if o.Kind, o.Role, o.Count = kind, role, count; count > 0 {

@@ -289,7 +289,7 @@ func TestCostOfVMs(t *testing.T) {
 	}{
 		{checkup.TeardownOnPass, "", "teardown if the verdict is pass; else the VMs power off at their deadline and stay until the run is deleted"},
 		{checkup.TeardownNever, "", "the run is deleted; the VMs power off at their deadline"},
-		{checkup.TeardownNever, "quay.io/x/y", "the run is deleted; the VMs run on"},
+		{checkup.TeardownNever, "quay.io/x/y", "the run is deleted; the VMs keep running"},
 	} {
 		w.Guests.Guest.Image = tt.image
 		for _, o := range Of(w, &checkup.Plan{Teardown: tt.teardown}, "").Objects {

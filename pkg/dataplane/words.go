@@ -33,7 +33,7 @@ func (d *Difference) Words(exists bool) string {
 	case WrongAction:
 		text = fmt.Sprintf("%s instead of %s", have, want)
 	case WrongService:
-		text = "leads to Service " + have
+		text = "routes to Service " + have
 	case EndpointMissing:
 		text = "no connection goes to endpoint " + endpoint
 	case EndpointExtra:

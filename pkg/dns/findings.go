@@ -176,7 +176,7 @@ func (x *explanation) best(r rule) *localise.Found {
 		if r.throughResolver {
 			if related := x.throughResolver(failed); len(related) > 0 {
 				f.Pairs = append(slices.Clone(failed), related...)
-				f.For = append(f.For, fmt.Sprintf("pods are sent to it, too: %s through their resolvers fail in the same way",
+				f.For = append(f.For, fmt.Sprintf("the resolvers of pods ask it, too: %s through them fail in the same way",
 					checkup.Count(len(related), "pair")))
 			}
 		}

@@ -103,6 +103,6 @@ func (s *Spec) Params() []checkup.Param {
 	)...)
 	params = append(params, kind.LimitParam("loss.max",
 		"Highest share of a pair's questions without the right answer, from 0% to 100%; empty: only a pair that is never "+
-			"answered rightly fails", &s.Expect.Loss.Max))
+			"answered correctly fails", &s.Expect.Loss.Max))
 	return append(params, kind.LatencyParams(&s.Expect.Latency, "DNS answer")...)
 }

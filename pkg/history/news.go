@@ -62,7 +62,7 @@ func (h *History) NewsOf(e *Entry, summary string) []News {
 	gaps, _ := Gaps(append(runs, run), due)
 	for _, g := range gaps {
 		if g.Before.Equal(run.Started) {
-			const message = "%s missing before run %s: none started from %s to %s and reported"
+			const message = "%s missing before run %s: no run that started between %s and %s has a report"
 			news = append(news, News{RunsMissing, fmt.Sprintf(message, checkup.Count(g.Missed, "run"), run.Name,
 				g.After.UTC().Format(time.RFC3339), g.Before.UTC().Format(time.RFC3339)), true})
 		}

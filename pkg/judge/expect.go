@@ -99,12 +99,12 @@ func (j *Judgement) credible(at int, o *Outcome) {
 // wrongWitness says why the source addresses of an observation cannot be; empty if they can.
 func wrongWitness(seen *checkup.Observation) string {
 	if seen.Rewritten < 0 || seen.Rewritten > seen.Witnessed || seen.Witnessed > seen.Received {
-		return fmt.Sprintf("the source address of %d answers, and another one of %d, of %d received",
+		return fmt.Sprintf("%d answers with a source address, %d of them rewritten, of %d received",
 			seen.Witnessed, seen.Rewritten, seen.Received)
 	}
 	address, err := netip.ParseAddr(seen.SeenAs)
 	if (seen.Rewritten > 0) != (seen.SeenAs != "") || seen.SeenAs != "" && (err != nil || address.Zone() != "") {
-		return fmt.Sprintf("%d answers with another source address, which is no address", seen.Rewritten)
+		return fmt.Sprintf("%d answers with a rewritten source address, which is not an IP address", seen.Rewritten)
 	}
 	return ""
 }

@@ -275,10 +275,10 @@ func TestJudgePair(t *testing.T) {
 		{"source address, in a small packet", func(o *one) { o.witnessed(0, 0, ""); o.transport(checkup.UDP, 47) }, checkup.Pass, ""},
 		{"source address, of an existing pod", func(o *one) { o.witnessed(0, 0, ""); o.transport(checkup.TCP, 0); o.w.Targets[0].Pod = "ns/web" }, checkup.Pass, ""},
 		{"source address, of an agent on the host network", func(o *one) { o.witnessed(4, 4, "10.1.2.3"); o.w.Sources[0].HostNetwork = true }, checkup.Pass, ""},
-		{"invalid source address", func(o *one) { o.witnessed(4, 4, "\x1b[31m") }, checkup.Unmeasured, "collect: the numbers do not add up: 4 answers with another source address, which is no address"},
-		{"source address without a rewritten answer", func(o *one) { o.witnessed(4, 0, "10.1.2.3") }, checkup.Unmeasured, "collect: the numbers do not add up: 0 answers with another source address, which is no address"},
-		{"more witnessed than received", func(o *one) { o.witnessed(5, 0, "") }, checkup.Unmeasured, "collect: the numbers do not add up: the source address of 5 answers, and another one of 0, of 4 received"},
-		{"more rewritten than witnessed", func(o *one) { o.witnessed(3, 4, "10.1.2.3") }, checkup.Unmeasured, "collect: the numbers do not add up: the source address of 3 answers, and another one of 4, of 4 received"},
+		{"invalid source address", func(o *one) { o.witnessed(4, 4, "\x1b[31m") }, checkup.Unmeasured, "collect: the numbers do not add up: 4 answers with a rewritten source address, which is not an IP address"},
+		{"source address without a rewritten answer", func(o *one) { o.witnessed(4, 0, "10.1.2.3") }, checkup.Unmeasured, "collect: the numbers do not add up: 0 answers with a rewritten source address, which is not an IP address"},
+		{"more witnessed than received", func(o *one) { o.witnessed(5, 0, "") }, checkup.Unmeasured, "collect: the numbers do not add up: 5 answers with a source address, 0 of them rewritten, of 4 received"},
+		{"more rewritten than witnessed", func(o *one) { o.witnessed(3, 4, "10.1.2.3") }, checkup.Unmeasured, "collect: the numbers do not add up: 3 answers with a source address, 4 of them rewritten, of 4 received"},
 
 		// The opposite expectation.
 		{"unreachable, nothing came through", func(o *one) { o.w.Expect.Unreachable = true; o.received(0, timeout) }, checkup.Pass, ""},

@@ -40,10 +40,10 @@ func (j *Judgement) agentNotes() []checkup.AgentNote {
 			// If the collector left out reports, the agent's count cannot be compared.
 			whole := s.discarded+s.conflicts == 0
 			if whole && end.Observations != s.observed {
-				add("says that it reported %s; %d arrived", checkup.Count(end.Observations, "pair"), s.observed)
+				add("counted %s in its report; %d arrived", checkup.Count(end.Observations, "pair"), s.observed)
 			}
 			if whole && end.Results != s.results {
-				add("says that it reported %s; %d arrived", checkup.Count(end.Results, "measurement"), s.results)
+				add("counted %s in its report; %d arrived", checkup.Count(end.Results, "measurement"), s.results)
 			}
 			if d := end.SelfDoubt; d.SchedulingDelayP99 >= lateP99 || d.SchedulingDelayMax >= lateMax {
 				add("was held up: its timers were up to %s late (p99 %s)",

@@ -115,7 +115,7 @@ func toleration(p Parts, r Reporter) {
 			if t.TolerationSeconds != nil && *t.TolerationSeconds < 0 {
 				r(
 					join(at, "tolerationSeconds"),
-					"%d is less than 0, which Kubernetes would take for 0: no time at all",
+					"%d is less than 0, which Kubernetes treats as 0: the pod is evicted at once",
 					*t.TolerationSeconds,
 				)
 			}
@@ -140,7 +140,7 @@ func affinity(p Parts, r Reporter) {
 		}
 		at = join(at, "requiredDuringSchedulingIgnoredDuringExecution")
 		if len(required.NodeSelectorTerms) == 0 {
-			r(join(at, "nodeSelectorTerms"), "no term, and so no node: want at least one")
+			r(join(at, "nodeSelectorTerms"), "empty, which matches no node: want at least one term")
 		}
 		for i, term := range required.NodeSelectorTerms {
 			if len(term.MatchExpressions)+len(term.MatchFields) == 0 {

@@ -49,7 +49,7 @@ func planName(p *checkup.Plan, report kind.Reporter) {
 		)
 	default:
 		if other := checkup.PlanOfAccount(p.Name); other != "" {
-			report(nil, "name ends in %s: an account of a plan %s would have the same name, and both the rights of both: "+
+			report(nil, "name ends in %s: plan %s would have a service account of the same name, with the rights of both plans: "+
 				"choose another name", p.Name[len(other):], other)
 		}
 	}

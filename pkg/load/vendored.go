@@ -76,7 +76,7 @@ func (l *loader) checkVendored(dir string) {
 	}
 	l.warnings = append(l.warnings, Problem{
 		File: l.rel(copied), Warning: true,
-		Message: fmt.Sprintf("this copy of the schema, with which plans are read, is not that of this planner (%s): %swrite it again "+
-			"with planner init %s, or use the planner that wrote it", checkup.Some(differ), do, l.rel(root)),
+		Message: fmt.Sprintf("plans are read with this copy of the schema, which differs from that of this planner (%s): %swrite it "+
+			"again with planner init %s, or use the planner that wrote it", checkup.Some(differ), do, l.rel(root)),
 	})
 }

@@ -26,7 +26,7 @@ func TestCumulative(t *testing.T) {
 			&checkup.Cumulative{Since: since, Runs: 2, Measured: 30, Possible: 90, Failing: 1, Oldest: "a -> b", RunsLeft: new(4), FailingUpperBound: new(0.14895)},
 			[]string{
 				"33.333% of all pairs measured since 2026-01-02 03:04 UTC, by 2 runs: 30 of 90 pairs, 1 of which failed when measured last",
-				"4 runs left to all pairs at this rate; not measured yet: a -> b",
+				"4 more runs until all pairs are measured, at this rate; not measured yet: a -> b",
 				"with 95% confidence at most 14.9% of all pairs fail, if nothing changed since",
 			},
 		},

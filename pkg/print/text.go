@@ -183,7 +183,7 @@ func (p *printer) head(c *checkup.CheckReport, gate checkup.Gate) {
 		case c.Counts.Pass+c.Counts.Fail+c.Counts.Undecided == 0:
 			p.line("  inconclusive: no %s was measured", checkup.Clean(noun))
 		case unconfirmed(c):
-			p.line("  inconclusive: no failed %s failed in both looks; the gate wants one confirmed", checkup.Clean(noun))
+			p.line("  inconclusive: the second look confirmed no failed %s (gate.confirm)", checkup.Clean(noun))
 		default:
 			p.line(
 				"  inconclusive: %s of the %ss are unmeasured; the gate allows %s",
@@ -296,7 +296,7 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 func explains(f checkup.Finding, unit string) string {
 	s := f.String() + ", explains " + explained(f, unit)
 	if f.OnlyThis < f.Explains {
-		s += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
+		s += fmt.Sprintf(", %d of them explained by no other finding", f.OnlyThis)
 	}
 	if found := confirmation(f.Confirmation, 0); found != "" {
 		s += ", " + found
@@ -638,7 +638,7 @@ func (p *printer) cumulative(c *checkup.Cumulative) {
 		checkup.PercentOf(c.Measured, c.Possible), stamp(c.Since), checkup.Count(c.Runs, "run"), c.Measured, c.Possible, c.Failing)
 	left := "the newest run added no pair"
 	if c.RunsLeft != nil {
-		left = checkup.Count(*c.RunsLeft, "run") + " left to all pairs at this rate"
+		left = checkup.Count(*c.RunsLeft, "more run") + " until all pairs are measured, at this rate"
 	}
 	switch {
 	case c.Measured == c.Possible:

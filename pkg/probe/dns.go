@@ -337,17 +337,17 @@ func parseReply(b []byte, q *query) (reply, error) {
 	header, err := p.Start(b)
 	switch {
 	case err != nil:
-		return reply{}, malformed("what is no DNS message")
+		return reply{}, malformed("with bytes that are no DNS message")
 	case header.ID != q.id || !header.Response || header.OpCode != 0:
-		return reply{}, malformed("another question: its number is not the question's")
+		return reply{}, malformed("another question: its ID differs")
 	}
 	questions, err := p.AllQuestions()
 	bare := len(questions) == 0 && header.RCode != dnsmessage.RCodeSuccess // as a server may that could not read it
 	switch {
 	case err != nil:
-		return reply{}, malformed("what is no DNS message")
+		return reply{}, malformed("with bytes that are no DNS message")
 	case !bare && (len(questions) != 1 || !sameQuestion(questions[0], q.question)):
-		return reply{}, malformed("another question: its name or type is not the question's")
+		return reply{}, malformed("another question: its name or type differs")
 	}
 	r := reply{code: header.RCode, truncated: header.Truncated}
 	if r.truncated || bare {
@@ -360,18 +360,18 @@ func parseReply(b []byte, q *query) (reply, error) {
 			break
 		}
 		if err != nil {
-			return reply{}, malformed("a record that cannot be read")
+			return reply{}, malformed("with a record that cannot be read")
 		}
 		if !names[lower(h.Name)] || h.Class != dnsmessage.ClassINET ||
 			h.Type != q.question.Type && h.Type != dnsmessage.TypeCNAME {
 			if p.SkipAnswer() != nil {
-				return reply{}, malformed("a record that cannot be read")
+				return reply{}, malformed("with a record that cannot be read")
 			}
 			continue
 		}
 		record, target, err := readRecord(&p, h.Type)
 		if err != nil {
-			return reply{}, malformed("a record that cannot be read")
+			return reply{}, malformed("with a record that cannot be read")
 		}
 		if target != "" {
 			names[target] = true

@@ -176,20 +176,20 @@ var dnsCases = []struct {
 	{name: "another number, then the right answer", question: webIP, only: checkup.DNSTCP, answer: always(func(m dnsmessage.Message) []byte {
 		m.ID++
 		return packed(m, success, "A 10.96.0.2")
-	}), cause: echoCause(checkup.ReasonMalformed, "answered another question: its number is not the question's")},
+	}), cause: echoCause(checkup.ReasonMalformed, "answered another question: its ID differs")},
 	{name: "another number", question: webIP, only: checkup.DNSUDP, timeout: silence, answer: always(func(m dnsmessage.Message) []byte {
 		m.ID++
 		return packed(m, success, "A 10.96.0.2")
-	}), cause: echoCause(checkup.ReasonMalformed, "answered another question: its number is not the question's")},
+	}), cause: echoCause(checkup.ReasonMalformed, "answered another question: its ID differs")},
 	{name: "another question", question: webIP, only: checkup.DNSUDP, timeout: silence, answer: always(func(m dnsmessage.Message) []byte {
 		m.Questions[0].Name = dnsmessage.MustNewName(homeName)
 		return packed(m, success, "A 10.96.0.2")
-	}), cause: echoCause(checkup.ReasonMalformed, "answered another question: its name or type is not the question's")},
-	{name: "no message", question: webIP, only: checkup.DNSUDP, timeout: silence, answer: always(func(dnsmessage.Message) []byte { return []byte("HTTP/1.1 400\r\n") }), cause: echoCause(checkup.ReasonMalformed, "answered another question: its number is not the question's")},
+	}), cause: echoCause(checkup.ReasonMalformed, "answered another question: its name or type differs")},
+	{name: "no message", question: webIP, only: checkup.DNSUDP, timeout: silence, answer: always(func(dnsmessage.Message) []byte { return []byte("HTTP/1.1 400\r\n") }), cause: echoCause(checkup.ReasonMalformed, "answered another question: its ID differs")},
 	{name: "half a record", question: webIP, only: checkup.DNSTCP, answer: always(func(m dnsmessage.Message) []byte {
 		b := packed(m, success, "A 10.96.0.2")
 		return b[:len(b)-2]
-	}), cause: echoCause(checkup.ReasonMalformed, "answered a record that cannot be read")},
+	}), cause: echoCause(checkup.ReasonMalformed, "answered with a record that cannot be read")},
 	{name: "truncated", question: webIP, only: checkup.DNSUDP, answer: truncatedFirst, truncated: 1},
 	{name: "truncated over TCP", question: webIP, only: checkup.DNSTCP, answer: truncatedFirst, cause: echoCause(checkup.ReasonMalformed, "answered an answer over TCP that is truncated")},
 	{name: "truncated, and TCP is closed", question: webIP, only: checkup.DNSUDP, answer: truncatedFirst, closed: true, truncated: 1, cause: noConnection(checkup.ReasonRefused, "the answer does not fit in a datagram, and over TCP: connection refused")},

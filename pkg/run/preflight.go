@@ -105,7 +105,7 @@ func (c *Cluster) checkNamespace(ctx context.Context, plan *checkup.Plan) error 
 		obstacles = multierror.Append(
 			obstacles,
 			fmt.Errorf(
-				"namespace %s enforces %s pod security, which forbids that agents of check %s run in their nodes' networks, as the components do that they probe from; "+
+				"namespace %s enforces %s pod security, but agents of check %s run on the host network; "+
 					"allow it (kubectl label --overwrite namespace %s %s=privileged) or choose another with --namespace",
 				c.Namespace,
 				enforced,

@@ -170,12 +170,12 @@ func TestPreflight(t *testing.T) {
 		{
 			name:     "agents in their nodes' networks, where that is forbidden",
 			existing: []runtime.Object{enforcing("baseline")}, plan: controlPlane(controlplane.PresetKubeadm),
-			want: []string{"namespace ns enforces baseline pod security, which forbids that agents of check api run in their nodes' networks, as the components do that they probe from; allow it (kubectl label --overwrite namespace ns pod-security.kubernetes.io/enforce=privileged)"},
+			want: []string{"namespace ns enforces baseline pod security, but agents of check api run on the host network; allow it (kubectl label --overwrite namespace ns pod-security.kubernetes.io/enforce=privileged)"},
 		},
 		{
 			name:     "likewise where the cluster shows its control plane",
 			existing: []runtime.Object{enforcing("restricted"), apiServer()}, plan: controlPlane(controlplane.PresetAuto),
-			want: []string{"namespace ns enforces restricted pod security, which forbids that agents of check api run"},
+			want: []string{"namespace ns enforces restricted pod security, but agents of check api run on the host network"},
 		},
 		{
 			name:     "likewise OpenShift",
@@ -184,7 +184,7 @@ func TestPreflight(t *testing.T) {
 				discovery := kube.Discovery().(*discoveryfake.FakeDiscovery)
 				discovery.Resources = append(discovery.Resources, &metav1.APIResourceList{GroupVersion: "config.openshift.io/v1"})
 			},
-			want: []string{"namespace ns enforces baseline pod security, which forbids that agents of check api run"},
+			want: []string{"namespace ns enforces baseline pod security, but agents of check api run on the host network"},
 		},
 		{
 			name:     "a control plane that is not visible has no agents in its nodes' networks",

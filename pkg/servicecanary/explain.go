@@ -87,9 +87,9 @@ func turnOf(w *checkup.Worksheet) string {
 		changes = append(changes, fmt.Sprintf("changes the labels of %s", checkup.Count(n, "responder")))
 	}
 	if ends > 0 {
-		changes = append(changes, fmt.Sprintf("deletes %d, which goes on answering for a while", ends))
+		changes = append(changes, fmt.Sprintf("deletes %d, which still answers for a while", ends))
 	}
-	return fmt.Sprintf("when each agent has measured a pair, at most %s after the first has, probe %s", w.TurnTime(),
+	return fmt.Sprintf("when each agent has measured a pair, at most %s after the first one, probe %s", w.TurnTime(),
 		strings.Join(changes, ", and "))
 }
 

@@ -90,7 +90,7 @@ func (s *Spec) Params() []checkup.Param {
 		kind.CountParam("count", "How many connections, or datagrams, of each pair are made", &s.Probe.Count),
 		checkup.EnumParam("share", "Whether all endpoints of a Service must be equally likely", &s.Expect.Share,
 			[]Share{ShareEven, ShareAny}),
-		checkup.EnumParam("closed", "How connections must fail that a node has to refuse or drop", &s.Expect.Closed,
+		checkup.EnumParam("closed", "How a connection must fail that a node has to refuse or drop", &s.Expect.Closed,
 			[]servicecheck.Closed{servicecheck.ClosedExact, servicecheck.ClosedAny}),
 	)...)
 	params = append(params, kind.LimitParam("loss.max",

@@ -25,7 +25,7 @@ func Explain(e kind.Explained) kind.Explanation {
 	}
 	x.Field("reads", fmt.Sprintf("the rules that each node's service proxy has written (nftables, iptables), twice, %s apart, "+
 		"from the kernel; writes none, and sends nothing to Services", w.Tables.Interval))
-	x.Field("widened", fmt.Sprintf("%s on the host network, as root with no capability but NET_ADMIN: the kernel shows rules to "+
+	x.Field("pod security", fmt.Sprintf("%s on the host network, as root with no capability but NET_ADMIN: the kernel shows rules to "+
 		"nobody else. The root file system is read-only, privileges cannot grow, seccomp is RuntimeDefault, there is no token. "+
 		"The namespace of the run must admit that (label %s: privileged). If it does not, this check is unmeasured, and other "+
 		"checks of the plan go on", checkup.Count(len(w.Sources), "agent"), checkup.LabelPodSecurity))

@@ -142,7 +142,7 @@ func (j *judging) side(source int, f checkup.IPFamily) {
 		})
 	case seen.None && !j.seen:
 		not = &checkup.Cause{Stage: checkup.StageRules, Reason: checkup.ReasonOtherProxy,
-			Message: "no node has rules of kube-proxy, nor of another proxy that is known"}
+			Message: "no node has rules of kube-proxy, nor of another known proxy"}
 	}
 	for i, s := range j.sheet.Services {
 		if !slices.Contains(s.Families, f) {
@@ -351,7 +351,7 @@ func (j *judging) notes() []string {
 		}
 	}
 	for _, program := range names {
-		notes = append(notes, fmt.Sprintf("%s: devices of %s beside the rules of kube-proxy: a packet that it takes never meets them",
+		notes = append(notes, fmt.Sprintf("%s: devices of %s beside the rules of kube-proxy, which do not apply to packets that it handles",
 			checkup.SomeOf(beside[program], "node"), program))
 	}
 	if more := len(j.w.Sources) - mostRows; more > 0 {

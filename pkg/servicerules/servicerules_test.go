@@ -103,7 +103,7 @@ func added(service string) func(*dataplane.Look) {
 
 // none removes everything.
 func none(l *dataplane.Look) {
-	*l = dataplane.Look{Proxy: dataplane.Proxy{None: true, Reason: "no rules of kube-proxy, and no other proxy that is known"}}
+	*l = dataplane.Look{Proxy: dataplane.Proxy{None: true, Reason: "no rules of kube-proxy, and no other known proxy"}}
 }
 
 // otherProxy is a node whose rules nobody here can read.
@@ -688,7 +688,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// TestExplain: what is widened is shown before a run, and the cost counts the agents.
+// TestExplain: what the pods may beyond restricted pod security is shown before a run, and the cost counts the agents.
 func TestExplain(t *testing.T) {
 	l := labOf(t, "nftables", specOf(func(s *Spec) {
 		s.Expect.Allow = []dataplane.Kind{dataplane.WrongMasquerade}
@@ -701,7 +701,7 @@ func TestExplain(t *testing.T) {
 	const want = `services: 21 Services, on 2 nodes: 84 rule sets
 sample: 2 of 3 nodes, round 0 of 2, seed SEED
 reads: the rules that each node's service proxy has written (nftables, iptables), twice, 10s apart, from the kernel; writes none, and sends nothing to Services
-widened: 2 agents on the host network, as root with no capability but NET_ADMIN: the kernel shows rules to nobody else. The root file system is read-only, privileges cannot grow, seccomp is RuntimeDefault, there is no token. The namespace of the run must admit that (label pod-security.kubernetes.io/enforce: privileged). If it does not, this check is unmeasured, and other checks of the plan go on
+pod security: 2 agents on the host network, as root with no capability but NET_ADMIN: the kernel shows rules to nobody else. The root file system is read-only, privileges cannot grow, seccomp is RuntimeDefault, there is no token. The namespace of the run must admit that (label pod-security.kubernetes.io/enforce: privileged). If it does not, this check is unmeasured, and other checks of the plan go on
 changes: Services are listed before the first look and after the last one: what differs and has changed is unmeasured
 unmeasured: rules that are stale less than 30s after their Service changed
 allowed: differences that do not fail a rule set: ["masquerade"]`

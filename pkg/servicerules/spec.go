@@ -111,7 +111,7 @@ func (s *Spec) Params() []checkup.Param {
 	what := map[dimension]string{
 		lacking:  "lack an endpoint or address of it",
 		stale:    "have an endpoint or address that it does not have any more",
-		excluded: "lead to an endpoint of it that is not for their node",
+		excluded: "route to an endpoint of it that is not for their node",
 	}
 	params := []checkup.Param{
 		kind.IntParam("nodes", "Number of nodes whose rules are read; 0 reads those of all", &s.Sample.Nodes, 0),
@@ -122,7 +122,7 @@ func (s *Spec) Params() []checkup.Param {
 	}
 	for _, a := range s.Expect.allowances() {
 		params = append(params, kind.AllowanceParam(string(a.dimension)+".max",
-			"For how long after a change of a Service rules may "+what[a.dimension]+", such as 30s", a.max))
+			"Time after a change of a Service in which rules may "+what[a.dimension]+", such as 30s", a.max))
 	}
 	return checkup.AsRare(params...)
 }

@@ -72,7 +72,7 @@ func (s *Spec) Params() []checkup.Param {
 		kind.IntParam("round", "First round of the sample, counted from 0", &s.Sample.Round, 0),
 		kind.IntParam("budget", "Most pairs of a node and an address that a run may measure", &s.Sample.Budget, 1),
 		kind.CountParam("count", "How many connections of each pair are made", &s.Probe.Count),
-		checkup.EnumParam("closed", "How connections must fail that a node has to refuse or drop", &s.Expect.Closed,
+		checkup.EnumParam("closed", "How a connection must fail that a node has to refuse or drop", &s.Expect.Closed,
 			[]servicecheck.Closed{servicecheck.ClosedExact, servicecheck.ClosedAny}),
 	)...)
 	params = append(params, kind.LimitParam("loss.max",

@@ -235,7 +235,7 @@ func self(ctx context.Context, t *task.Task, pods bool) error {
 		pod, err := t.Kubernetes.CoreV1().Pods(t.Namespace).Get(ctx, t.PodName, metav1.GetOptions{})
 		if err != nil {
 			// The message is a value of the ConfigMap (status.failureReason).
-			return fmt.Errorf("which pod this is: %w; set the environment variables POD_NAME and POD_UID, "+
+			return fmt.Errorf("read the pod of this process: %w; set the environment variables POD_NAME and POD_UID, "+
 				"AGENT_IMAGE and GUEST_IMAGE", err)
 		}
 		t.PodUID = cmp.Or(t.PodUID, string(pod.UID))

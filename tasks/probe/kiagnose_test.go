@@ -289,7 +289,7 @@ func TestCheckup(t *testing.T) {
 		{
 			name: "an image that cannot be determined", data: spec(), env: byConfigMap,
 			change: func(v *virtual) { v.PodName = "other" },
-			want:   map[string]string{kiagnose.KeyFailureReason: "setup: which pod this is: pods \"other\" not found; set the environment variables POD_NAME and POD_UID, AGENT_IMAGE and GUEST_IMAGE"},
+			want:   map[string]string{kiagnose.KeyFailureReason: "setup: read the pod of this process: pods \"other\" not found; set the environment variables POD_NAME and POD_UID, AGENT_IMAGE and GUEST_IMAGE"},
 		},
 		{
 			name: "VMs that cannot be removed", data: spec("spec.timeout", "30s"), env: byConfigMap, started: true,

@@ -36,7 +36,7 @@ func handler(p *proxy.Proxy, mode dataplane.Mode, counts func() userspace.Counts
 			if s.States == 0 {
 				why = "no state arrived yet"
 			}
-			fmt.Fprintf(w, "the rules are not those of the newest state: %s\n", cmp.Or(s.Error, why))
+			fmt.Fprintf(w, "not ready: the rules of the newest state are not written: %s\n", cmp.Or(s.Error, why))
 			return
 		}
 		fmt.Fprintf(w, "ok: %s\n", summary(s, mode))

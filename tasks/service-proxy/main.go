@@ -189,7 +189,7 @@ func (on node) cleanup(ctx context.Context, of []dataplane.Mode, log *slog.Logge
 	for _, mode := range of {
 		if program := programs[mode]; program != "" {
 			if _, err := on.lookPath(program); err != nil {
-				log.Info("no rules of a mode, because its program is not installed", "mode", mode, "program", program)
+				log.Info("no rules of this mode to remove: its program is not installed", "mode", mode, "program", program)
 				continue
 			}
 		}
@@ -218,7 +218,7 @@ func (f *first) Write(ctx context.Context, state *proxy.State, node proxy.Node) 
 	if failed := f.cleanup(ctx); failed != nil {
 		if f.said != failed.Error() {
 			f.said = failed.Error()
-			f.log.Warn("what a predecessor may have left in another mode is still there; trying again", "error", failed)
+			f.log.Warn("cannot remove the rules of another mode; trying again", "error", failed)
 		}
 		return err
 	}

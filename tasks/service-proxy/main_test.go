@@ -292,7 +292,7 @@ func TestReady(t *testing.T) {
 		handler(p, dataplane.NFTables, nil).ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/readyz", nil))
 		return fmt.Sprint(r.Code, " ", r.Body)
 	}
-	if have := ready(); have != "503 the rules are not those of the newest state: no state arrived yet\n" {
+	if have := ready(); have != "503 not ready: the rules of the newest state are not written: no state arrived yet\n" {
 		t.Error(have)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -303,7 +303,7 @@ func TestReady(t *testing.T) {
 	states <- nil // the first one was tried
 	cancel()
 	<-done
-	if have := ready(); have != "503 the rules are not those of the newest state: no memory\n" {
+	if have := ready(); have != "503 not ready: the rules of the newest state are not written: no memory\n" {
 		t.Error(have)
 	}
 }

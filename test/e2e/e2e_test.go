@@ -726,8 +726,8 @@ func TestCancel(t *testing.T) {
 		if code := c.wait(t); code != 1 {
 			t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
 		}
-		if !strings.Contains(c.stderr.String(), "left before the end") {
-			t.Errorf("stderr does not list the pods that are left: %s", c.stderr.String())
+		if !strings.Contains(c.stderr.String(), "interrupted before the run ended") {
+			t.Errorf("stderr does not list the pods that remain: %s", c.stderr.String())
 		}
 		nothingLeft(t, uid)
 	})

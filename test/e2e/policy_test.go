@@ -90,8 +90,8 @@ func TestPolicies(t *testing.T) {
 			change func(*corev1.PodSpec)
 		}{
 			{"have the agent's image", func(s *corev1.PodSpec) { s.Containers[0].Image = "registry.example/evil" }},
-			{"not be in the host's namespaces", func(s *corev1.PodSpec) { s.HostNetwork = true }},
-			{"not be in the host's namespaces", func(s *corev1.PodSpec) { s.HostPID = true }},
+			{"not have hostNetwork, hostPID or hostIPC", func(s *corev1.PodSpec) { s.HostNetwork = true }},
+			{"not have hostNetwork, hostPID or hostIPC", func(s *corev1.PodSpec) { s.HostPID = true }},
 			{"be pinned to a node", func(s *corev1.PodSpec) { s.Affinity = nil }},
 			{"have no API token", func(s *corev1.PodSpec) { s.AutomountServiceAccountToken = &yes }},
 			{"volumes of ConfigMaps only", func(s *corev1.PodSpec) {
@@ -101,7 +101,7 @@ func TestPolicies(t *testing.T) {
 			{"be restricted", func(s *corev1.PodSpec) {
 				s.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 			}},
-			{"end by itself", func(s *corev1.PodSpec) { s.ActiveDeadlineSeconds = nil }},
+			{"have restartPolicy Never and activeDeadlineSeconds", func(s *corev1.PodSpec) { s.ActiveDeadlineSeconds = nil }},
 		} {
 			// API servers read a new policy, and RBAC, after a while. Until then, a pod is created or denied.
 			eventually(t, time.Minute, func() error {

@@ -189,10 +189,10 @@ func (x explanation) check(t *testing.T, name string) checkExplanation {
 	return x.Checks[i]
 }
 
-// widened is the text of the field of this name; empty if nothing is.
-func (c checkExplanation) widened() string {
+// podSecurity is the text of the field "pod security"; empty if nothing is.
+func (c checkExplanation) podSecurity() string {
 	for _, f := range c.Fields {
-		if f.Name == "widened" {
+		if f.Name == "pod security" {
 			return f.Text
 		}
 	}
@@ -222,7 +222,7 @@ func asExplained(t *testing.T, x explanation, namespace, run string, fixtures []
 			note(onHost, check, pinnedTo(&p))
 		}
 		var want []string
-		if x.check(t, check).widened() != "" && p.Labels[checkup.LabelRole] == string(checkup.RoleAgent) {
+		if x.check(t, check).podSecurity() != "" && p.Labels[checkup.LabelRole] == string(checkup.RoleAgent) {
 			want = []string{"capability NET_ADMIN", "host network", "user 0"}
 		}
 		if diff := cmp.Diff(want, widenings(p)); diff != "" {
@@ -238,8 +238,8 @@ func asExplained(t *testing.T, x explanation, namespace, run string, fixtures []
 		if n := len(onHost[c.Check]); n > 0 {
 			want = fmt.Sprintf("%d agents on the host network, as root with no capability but NET_ADMIN", n)
 		}
-		if widened, _, _ := strings.Cut(c.widened(), ": "); widened != want {
-			t.Errorf("check %s: explain says that %q is widened, want %q", c.Check, widened, want)
+		if beyond, _, _ := strings.Cut(c.podSecurity(), ": "); beyond != want {
+			t.Errorf("check %s: explain says %q of pod security, want %q", c.Check, beyond, want)
 		}
 	}
 

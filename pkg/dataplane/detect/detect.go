@@ -63,11 +63,11 @@ func Decide(e Evidence) dataplane.Proxy {
 		if len(owned) == 1 {
 			what = "rules of one proxy in several modes"
 		}
-		p.Reason = fmt.Sprintf("%s (%s): which of them packets meet is not known", what, strings.Join(modes, ", "))
+		p.Reason = fmt.Sprintf("%s (%s): cannot tell which of them apply to packets", what, strings.Join(modes, ", "))
 	case len(modes) == 0 && len(p.Others) > 0:
 		p.Reason = fmt.Sprintf("no rules of kube-proxy; seen: %s", strings.Join(p.Others, ", "))
 	case len(modes) == 0:
-		p.None, p.Reason = true, "no rules of kube-proxy, and no other proxy that is known"
+		p.None, p.Reason = true, "no rules of kube-proxy, and no other known proxy"
 	}
 	return p
 }

@@ -205,7 +205,7 @@ func (p *Proxy) problem() {
 	all := slices.Concat(p.want.Problems, p.unserved.Problems)
 	for _, text := range all {
 		if !slices.Contains(p.problems, text) {
-			p.Log.Warn("the state cannot be served as it is", "problem", text)
+			p.Log.Warn("cannot serve a part of the state", "problem", text)
 		}
 	}
 	p.problems = all
