@@ -92,7 +92,8 @@ func settingsOf(nodes, degrees, cases, only string) ([]setting, error) {
 type cell struct {
 	Runs, Mistaken int // runs, and those with a wrong verdict
 	Most           int // findings in one run
-	Open, Left     int // alternatives in the first look, and after the second
+	Open, Opened   int // alternatives in the first look, and the runs in which they were counted
+	Left           int // alternatives after the second look
 	Ours           score
 	Slowest        time.Duration
 	Baselines      []score           // of the algorithms
@@ -158,9 +159,13 @@ func (s setting) print(c *cell, below string) {
 		size, degree = "all", "all"
 	}
 	mean := func(of int) float64 { return float64(of) / float64(c.Runs) }
-	fmt.Printf("| %-18s | %-5s | %5s | %3s | %4d | %5d | %5.1f | %5d | %11.2f, %5.2f | %s | %s |",
+	open := "-"
+	if c.Opened > 0 {
+		open = fmt.Sprintf("%.2f", float64(c.Open)/float64(c.Opened))
+	}
+	fmt.Printf("| %-18s | %-5s | %5s | %3s | %4d | %5d | %5.1f | %5d | %11s, %5.2f | %s | %s |",
 		s.scenario.name, s.noise.name, size, degree, c.Runs, c.Mistaken,
-		mean(c.Ours.Findings), c.Most, mean(c.Open), mean(c.Left), c.Ours.both(c.Ours.Exact), c.Ours.both(c.Ours.Among))
+		mean(c.Ours.Findings), c.Most, open, mean(c.Left), c.Ours.both(c.Ours.Exact), c.Ours.both(c.Ours.Among))
 	for _, b := range c.Baselines {
 		fmt.Printf(" %s |", b.both(b.Exact))
 	}
@@ -176,7 +181,7 @@ func newCell() *cell {
 // join adds the runs of another cell, but not which of them were wrong.
 func (c *cell) join(o *cell) {
 	c.Runs, c.Mistaken = c.Runs+o.Runs, c.Mistaken+o.Mistaken
-	c.Open, c.Left = c.Open+o.Open, c.Left+o.Left
+	c.Open, c.Opened, c.Left = c.Open+o.Open, c.Opened+o.Opened, c.Left+o.Left
 	c.Most, c.Slowest = max(c.Most, o.Most), max(c.Slowest, o.Slowest)
 	c.Ours.add(o.Ours)
 	for i := range c.Baselines {
@@ -281,7 +286,10 @@ func (c *cell) add(seed uint64, t *trial) {
 	c.Ours.add(graded)
 	c.Most = max(c.Most, graded.Findings)
 	c.Slowest = max(c.Slowest, t.took)
-	c.Open, c.Left = c.Open+t.open, c.Left+t.left
+	c.Left += t.left
+	if t.open >= 0 {
+		c.Open, c.Opened = c.Open+t.open, c.Opened+1
+	}
 	for i, b := range t.baselines {
 		other := grade(withoutPaths(t.causes), b)
 		c.Baselines[i].add(other)
