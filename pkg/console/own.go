@@ -78,8 +78,8 @@ func ask(
 	}
 }
 
-// ownReady waits until checkplan's own guest reports its state. It waits for the answer to its own request: what the guest
-// sent earlier, and nobody read, is the state before a restart.
+// ownReady waits until checkplan's own guest reports its state, in the answer to this request: a state that the guest
+// sent earlier, and nobody read, may be that before a restart.
 func (g *Guest) ownReady(ctx context.Context, c *connection, heard func()) error {
 	id := rand.Text()
 	err := ask(ctx, c, func() request { return request{ID: id} }, func(r reply) (bool, bool, error) {

@@ -104,8 +104,8 @@ func Reports(ctx context.Context, configMaps Lister) ([]StoredReport, []StoredPl
 	return reports, plans, nil
 }
 
-// everyPage lists objects in pages of o.Limit, each again after errors that may pass, and calls use with each page, until
-// use returns an error.
+// everyPage lists objects in pages of o.Limit, and calls use with each page, until use returns an error. It asks again
+// after errors that may pass.
 func everyPage[L interface{ GetContinue() string }](
 	ctx context.Context,
 	o metav1.ListOptions,

@@ -52,8 +52,8 @@ func (s setting) simulate(seed uint64) (*network, *checkup.Record, checkup.Gate,
 	return n, n.measure(w), p.Gate, nil
 }
 
-// mostOpen is the largest number of nodes at which the alternatives of the first look are counted: the judge takes most of
-// the time of large runs, and counting them is a third of that.
+// mostOpen is the largest number of nodes at which the alternatives of the first look are counted. Judging takes most
+// of the time of large runs, and counting them is a third of it.
 const mostOpen = 200
 
 // run makes one run of a setting and judges it.
