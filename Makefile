@@ -97,19 +97,9 @@ endif
 
 # Without vet, which would check the types of all that is imported once more: verify runs all of it, and e2e-sandbox that
 # of the sandbox, whose imports are Kubernetes.
-#
-# The race detector makes computations five times as slow. It runs for the packages with code or tests that start
-# goroutines, by themselves or by fleet.Each, or share something with some: others have nothing that it could find.
-STARTS_GOROUTINES := '(^|[^[:alnum:]_"])go (func\(|[[:alpha:]_.]+\()|\.Go\(|[^[:alpha:]](sync|atomic)\.|t\.Parallel|[^[:alpha:]]Each\('
 .PHONY: test
-test: ## run the tests: hermetic, offline once modules are downloaded, race detector on where goroutines are started
-	@concurrent=$$(grep -rlE $(STARTS_GOROUTINES) --include='*.go' --exclude-dir=e2e cmd pkg tasks test | \
-		xargs -n 1 dirname | sort -u | sed 's,^,github.com/checkplan/checkplan/,'); failed=0; \
-	echo "with the race detector:" $$concurrent; \
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off $$concurrent || failed=1; \
-	echo "without:"; \
-	go test -vet=off $$(go list ./... | grep -vxF "$$concurrent") || failed=1; \
-	exit $$failed
+test: ## run the tests: hermetic, offline once modules are downloaded, race detector on
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off ./...
 	cd test/e2e/sandbox && go test -short -vet=off ./...
 
 # Each part of the end-to-end tests has a sandbox of its own, so that no fault of one disturbs another.

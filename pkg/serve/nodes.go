@@ -135,7 +135,7 @@ func count(c *checkup.Counts, results []history.Result) {
 func (s *Server) nodes(ctx context.Context, b *bytes.Buffer, _ *http.Request) error {
 	rows := map[string]*print.NodeRow{}
 	counted := map[string]int{} // the last plan that counted for a node, from 1
-	left, n := 0, 0
+	left, n := false, 0         // whether nodes were left out, and the number of the plan
 	notes, err := s.eachPlan(ctx, func(_ print.PlanRow, r *checkup.Report, h *history.History) {
 		n++
 		row := func(node string) *print.NodeRow {
@@ -144,7 +144,7 @@ func (s *Server) nodes(ctx context.Context, b *bytes.Buffer, _ *http.Request) er
 					return &print.NodeRow{} // not known, or no name of a node
 				}
 				if len(rows) == mostNodes {
-					left++
+					left = true
 					return &print.NodeRow{}
 				}
 				rows[node] = &print.NodeRow{Node: node}
@@ -163,8 +163,8 @@ func (s *Server) nodes(ctx context.Context, b *bytes.Buffer, _ *http.Request) er
 	if err != nil {
 		return err
 	}
-	if left > 0 {
-		notes = append(notes, fmt.Sprintf("Pairs of further nodes are not counted: this page lists at most %d nodes.", mostNodes))
+	if left {
+		notes = append(notes, fmt.Sprintf("Pairs of further nodes are not counted: this page counts those of at most %d.", mostNodes))
 	}
 	var list []print.NodeRow
 	for _, node := range slices.Sorted(maps.Keys(rows)) {

@@ -688,7 +688,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// TestExplain: what the pods may beyond restricted pod security is shown before a run, and the cost counts the agents.
+// TestExplain: explain shows what the agents need beyond restricted pod security, and the cost counts the agents.
 func TestExplain(t *testing.T) {
 	l := labOf(t, "nftables", specOf(func(s *Spec) {
 		s.Expect.Allow = []dataplane.Kind{dataplane.WrongMasquerade}

@@ -224,7 +224,8 @@ func runValidations(plan *checkup.Plan) []admissionv1.Validation {
 	}
 	ofPlan := func(of string) string { return labelled(of, checkup.LabelPlan, plan.Name) }
 	scheduled := func(of string) string { return ofPlan(of) + " && " + labelled(of, checkup.LabelScheduled, "true") }
-	add("starts must have its labels checkplan.dev/plan and checkplan.dev/scheduled", `request.operation != "CREATE" || (`+scheduled("object")+`)`)
+	add("starts must have its labels "+checkup.LabelPlan+" and "+checkup.LabelScheduled,
+		`request.operation != "CREATE" || (`+scheduled("object")+`)`)
 	add("deletes must be one that it started", `request.operation != "DELETE" || (`+scheduled("oldObject")+`)`)
 	add("cancels must be one of the plan", `request.operation != "UPDATE" || (`+ofPlan("oldObject")+`)`)
 	add("starts must have the plan's Pipeline, and neither an inline one nor workspaces", fmt.Sprintf(
