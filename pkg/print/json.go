@@ -105,8 +105,8 @@ func known[T ~string](v *validator, path string, value T, values []T) {
 	}
 }
 
-// Valid returns what is wrong with a report that came from outside; nil if it is of this version, and printers can print
-// it.
+// Valid returns what is wrong with a report that came from outside. It is nil if the report is of this version, and
+// printers can print it.
 func Valid(r *checkup.Report) error {
 	if err := ofThisVersion(r.APIVersion, r.Kind); err != nil {
 		return err
