@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -562,7 +563,8 @@ func inconclusive(t *testing.T, r *checkup.Report, words string) {
 	checkResults(t, r)
 }
 
-// The pairs of a killed agent are unmeasured.
+// The pairs of a killed agent are unmeasured, and those of an agent that reports what nobody requested. Neither costs the
+// third agent its pairs.
 func TestKilledAgent(t *testing.T) {
 	t.Parallel()
 	c := start(t, "run", plans, "--plan", "slow", "--output", "json")
@@ -572,13 +574,45 @@ func TestKilledAgent(t *testing.T) {
 		if len(pids) < 3 {
 			return fmt.Errorf("%d agents run", len(pids))
 		}
+		lie(t, pids[1])
 		return syscall.Kill(pids[0], syscall.SIGKILL)
 	})
 	if code := c.wait(t); code != 1 {
 		t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
 	}
-	inconclusive(t, reportOf(t, c), "137")
+	r := reportOf(t, c)
+	inconclusive(t, r, "137")
+	lied := map[string]int{} // pairs that are unmeasured because of it, by source
+	for _, u := range r.Checks[0].Units {
+		if u.Verdict == checkup.Unmeasured && u.Cause.Reason == checkup.ReasonUnrequested {
+			lied[u.Source]++
+		}
+	}
+	each := r.Counts.Expected / 3
+	if len(lied) != 1 || slices.Collect(maps.Values(lied))[0] != each || r.Counts.Unmeasured != 2*each || r.Counts.Pass != each {
+		t.Errorf("unmeasured because their agent lied: %v; want %d pairs of one agent, %d unmeasured, and %d that pass:\n%s",
+			lied, each, 2*each, each, describe(t, r))
+	}
 	nothingLeft(t, uid)
+}
+
+// lie has an agent report a pair that nobody requested: it writes to the agent's standard output.
+func lie(t *testing.T, pid int) {
+	t.Helper()
+	line, err := json.Marshal(checkup.Message{Observation: &checkup.Observation{
+		Pair: checkup.Pair{Source: 0, Target: 1, Family: checkup.IPv4, Transport: checkup.UDP, Size: 77}, Sent: 300, Received: 300,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/1", pid), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdout.Close()
+	if _, err := stdout.Write(append(line, '\n')); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // agents returns the processes of a run's agents that probe.
