@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -100,6 +101,34 @@ func TestRemove(t *testing.T) {
 	}
 	if left, err := f.Remove(t.Context()); err != nil || len(left) != 0 {
 		t.Errorf("a second time: %v, %v; want that there is nothing to do", left, err)
+	}
+}
+
+// TestRemoveListsAgain: few fixtures are listed again after a quarter of a second, because kubelets end most pods within
+// a second. Many are listed after a second.
+func TestRemoveListsAgain(t *testing.T) {
+	for number, want := range map[int]time.Duration{few: 500 * time.Millisecond, few + 1: time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			var fixtures []runtime.Object
+			for i := range number {
+				fixtures = append(fixtures, &corev1.Pod{ObjectMeta: meta(fmt.Sprintf("agent-%d", i), "run-uid", checkup.RoleAgent, "")})
+			}
+			c := newCluster(fixtures...)
+			c.PrependReactor("delete", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+				name := a.(k8stesting.DeleteAction).GetName()
+				time.AfterFunc(300*time.Millisecond, func() { _ = c.Tracker().Delete(a.GetResource(), "ns", name) })
+				return true, nil, nil
+			})
+			f, _ := newFleet(t, c)
+			f.Retry, f.Force = time.Second, time.Minute
+			start := time.Now()
+			if left, err := f.Remove(t.Context()); err != nil || len(left) != 0 {
+				t.Fatalf("left %v, %v; want nothing", left, err)
+			}
+			if took := time.Since(start); took != want {
+				t.Errorf("%d pods that end after 300ms: Remove took %s, want %s", number, took, want)
+			}
+		})
 	}
 }
 
