@@ -305,7 +305,7 @@ func Decode(plan string, parts []Part, now time.Time) (h *History, newer bool) {
 			err = h.take(d, details, groups, &left)
 		}
 		if err != nil {
-			notes = append(notes, fmt.Sprintf("part %s of the history is set aside: %v", p.Name, err))
+			notes = append(notes, fmt.Sprintf("part %s of the history is ignored: %v", p.Name, err))
 		}
 	}
 	h.complete(details, groups)

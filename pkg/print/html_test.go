@@ -127,7 +127,7 @@ func overview() *history.Overview {
 			Failing: 1, Oldest: "a -> b", RunsLeft: new(3), FailingUpperBound: new(0.05)}}},
 		Trends: []history.Trend{{Check: "mesh", Probe: "udp IPv4 64B", P50: []int64{100, 0, 120, 130, 0, 500, 480, 110}, Typical: 115,
 			Daily: &history.Daily{First: "2025-12-29", P50: []int64{90, 0, 100, 110, 105}, P99: []int64{400, 0, 450, 700, 500}}}},
-		SetAside: []string{"2026-01-01T00:00:00Z part runs of the history is set aside: it is corrupt"},
+		SetAside: []string{"2026-01-01T00:00:00Z part runs of the history is ignored: it is corrupt"},
 	}
 	for i := range 8 {
 		v := checkup.RunPass

@@ -154,7 +154,7 @@ func loadParts(
 ) (parts []history.Part, notes []string, err error) {
 	listed, problem := listedPieces(index)
 	if problem != nil {
-		return nil, []string{fmt.Sprintf("the history is set aside: ConfigMap %s: %v", index.Name, problem)}, nil
+		return nil, []string{fmt.Sprintf("the history is ignored: ConfigMap %s: %v", index.Name, problem)}, nil
 	}
 	var gone error
 	size := 0
@@ -181,7 +181,7 @@ func loadParts(
 			data = append(data, cm.BinaryData[pieceKey]...)
 		}
 		if problem != nil {
-			notes = append(notes, fmt.Sprintf("part %s of the history is set aside: %v", part.Part, problem))
+			notes = append(notes, fmt.Sprintf("part %s of the history is ignored: %v", part.Part, problem))
 			problem = nil
 			continue
 		}

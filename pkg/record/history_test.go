@@ -210,7 +210,7 @@ func TestHistoryIsSetAside(t *testing.T) {
 			return all
 		}), "twice"},
 		{"a part listed twice", relist(func(all []indexed) []indexed { return append(all, all[0]) }), "twice"},
-		{"17 MiB", large, "part runs-0 of the history is set aside: the history has more than 16 MiB"},
+		{"17 MiB", large, "part runs-0 of the history is ignored: the history has more than 16 MiB"},
 		{"index of nonsense", change("day-2-history", func(cm *corev1.ConfigMap) { cm.Data = map[string]string{indexKey: "?"} }), "is not an index"},
 		{"corrupt pieces", change("day-2-history-", func(cm *corev1.ConfigMap) { cm.BinaryData[pieceKey][9] ^= 1 }), "is corrupt"},
 		{"missing pieces", drop, "does not exist"},

@@ -28,7 +28,7 @@ var causes = []localise.Rule[*explanation]{
 		Of:   func(x *explanation, i int) (string, bool) { return x.Source(i).Node, x.direct(i) },
 		Also: func(x *explanation, node string, i int) bool { return x.Source(i).Node == node },
 		Message: func(x *explanation, node string, _ []int) string {
-			return fmt.Sprintf("node %s: endpoints are not reached from it, directly either: the network of its pods, not its "+
+			return fmt.Sprintf("node %s: does not reach endpoints, not even directly: its pod network fails, not its "+
 				"service proxy", node)
 		},
 	},
@@ -41,7 +41,7 @@ var causes = []localise.Rule[*explanation]{
 			})
 		},
 		Message: func(x *explanation, name string, failed []int) string {
-			return fmt.Sprintf("%s: %s from %s, directly, too: not the service proxies", name, x.Ways(failed),
+			return fmt.Sprintf("%s: %s from %s, also directly: not because of the service proxies", name, x.Ways(failed),
 				checkup.SomeOf(x.SourceNodes(failed), "node"))
 		},
 	},
@@ -56,7 +56,7 @@ var causes = []localise.Rule[*explanation]{
 			})
 		},
 		Message: func(x *explanation, _ string, failed []int) string {
-			return fmt.Sprintf("node %s to %s: %s, directly, too: not its service proxy", x.Source(failed[0]).Node,
+			return fmt.Sprintf("node %s to %s: %s, also directly: not because of its service proxy", x.Source(failed[0]).Node,
 				x.Target(failed[0]).Name(), x.Ways(failed))
 		},
 	},

@@ -388,13 +388,13 @@ func (l *looks) compare(w *checkup.Worksheet, o *judge.Outcome, v *view, level, 
 				l.names(v.missing), o.Received, o.Sent)
 			return
 		case n > 0 && chance <= level:
-			fail(judge.Lost, checkup.ReasonShare, "%s answers %d of %d, of which 1 in %d is its share, and chance does not explain it",
+			fail(judge.Lost, checkup.ReasonShare, "%s gave %d of %d answers, expected 1 in %d; chance does not explain the difference",
 				l.names([]string{address}), n, o.Received, len(v.endpoints))
 			return
 		case n == 0 || chance <= doubt:
 			o.Verdict = checkup.Undecided
 			o.Cause = checkup.Cause{Stage: checkup.StageEcho, Reason: checkup.ReasonShare, Message: fmt.Sprintf(
-				"%s answers %d of %d, of which 1 in %d is its share, which chance may explain",
+				"%s gave %d of %d answers, expected 1 in %d; chance may explain the difference",
 				l.names([]string{address}), n, o.Received, len(v.endpoints))}
 		}
 	}

@@ -367,11 +367,11 @@ func TestUnmeasured(t *testing.T) {
 		}, 40, "changed during the run"},
 		{"not known what changed", func(r *checkup.Record) {
 			r.Facts[1] = checkup.Fact{Unit: checkup.FactServicesAfter, Cause: cause}
-		}, 4, "whether the Service changed while it was measured is not known: services is forbidden"}, // the hairpin
+		}, 4, "cannot tell whether the Service changed while it was measured: services is forbidden"}, // the hairpin
 		{"not known after", func(r *checkup.Record) { r.Facts = r.Facts[:1] }, 4, "the probe task did not read it"},
 		{"not known before", func(r *checkup.Record) {
 			r.Facts[0] = checkup.Fact{Unit: checkup.FactServicesBefore, Cause: cause}
-		}, 4, "what the API says of the Service is not known: services is forbidden"},
+		}, 4, "cannot tell what the API says of the Service: services is forbidden"},
 		{"no JSON", func(r *checkup.Record) { r.Facts[0].Content = json.RawMessage("7") }, 4, "read the fact"},
 		{"no Service", func(r *checkup.Record) {
 			r.Facts[0] = factOf(t, checkup.FactServicesBefore, &cluster.Snapshot{})
@@ -409,7 +409,7 @@ func TestUnmeasured(t *testing.T) {
 		}, -1, "the endpoint did not change while this node's agent measured"},
 		{"no turn", func(r *checkup.Record) {
 			r.Facts[2] = checkup.Fact{Unit: checkup.FactServicesTurned, Cause: cause}
-		}, -1, "what the API says of the Service since its endpoint left is not known: services is forbidden"},
+		}, -1, "cannot tell what the API says of the Service since its endpoint left: services is forbidden"},
 		{"changed since the turn", func(r *checkup.Record) {
 			r.Facts[1] = factOf(t, checkup.FactServicesAfter, l.api)
 		}, -1, "changed during the run"},

@@ -45,16 +45,16 @@ func stateOf(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Recor
 		m, err := momentOf(w, record, unit)
 		if err != nil {
 			return nil, &checkup.Cause{
-				Stage: checkup.StageCollect, Reason: reason, Message: what + " is not known: " + err.Error(),
+				Stage: checkup.StageCollect, Reason: reason, Message: what + ": " + err.Error(),
 			}
 		}
 		return m, nil
 	}
-	s.before, s.unknown = read(checkup.FactServicesBefore, "", "what the API says of the Service")
+	s.before, s.unknown = read(checkup.FactServicesBefore, "", "cannot tell what the API says of the Service")
 	s.turned, s.unknownTurned = read(checkup.FactServicesTurned, "",
-		"what the API says of the Service since its endpoint left")
+		"cannot tell what the API says of the Service since its endpoint left")
 	s.after, s.unknownAfter = read(checkup.FactServicesAfter, checkup.ReasonChanged,
-		"whether the Service changed while it was measured")
+		"cannot tell whether the Service changed while it was measured")
 	return s
 }
 

@@ -127,7 +127,7 @@ func Unknown(err error) []checkup.Fact {
 
 // ChangedSince reads the fact that AskAgain recorded. why says why it is not known what changed; nil if it is.
 func ChangedSince(record *checkup.Record) (changed map[int]bool, why *checkup.Cause) {
-	const attempt = "whether its Service changed while it was measured is not known: "
+	const attempt = "cannot tell whether its Service changed while it was measured: "
 	because := func(message string) *checkup.Cause {
 		return &checkup.Cause{Stage: checkup.StageCollect, Reason: checkup.ReasonChanged, Message: attempt + message}
 	}

@@ -72,7 +72,7 @@ type evidence struct {
 }
 
 func evidenceOf(record *checkup.Record) *evidence {
-	const attempt = "whether its Service changed while the rules were read is not known: "
+	const attempt = "cannot tell whether its Service changed while the rules were read: "
 	e := &evidence{facts: map[string]*found{}, causes: map[string]*checkup.Cause{}, sources: map[int]*checkup.Cause{}}
 	notKnown := func(why string) {
 		e.unknown = &checkup.Cause{Stage: checkup.StageCollect, Reason: checkup.ReasonChanged, Message: attempt + why}

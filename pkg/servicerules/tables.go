@@ -183,7 +183,7 @@ func unknown(err error) kind.Tables {
 }
 
 func notListed(err error) *checkup.Cause {
-	return &checkup.Cause{Stage: checkup.StageCollect, Message: "what the node has to do is not known: " + err.Error()}
+	return &checkup.Cause{Stage: checkup.StageCollect, Message: "cannot tell what the node has to do: " + err.Error()}
 }
 
 func factOf(unit string, content any, cause *checkup.Cause) checkup.Fact {

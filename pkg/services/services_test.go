@@ -315,11 +315,11 @@ func TestChanged(t *testing.T) {
 		{"nothing", func(*checkup.Record) {}, 5, 0, ""},
 		{"db", func(r *checkup.Record) { changed(w, r, "shop/db") }, 2, 3, "changed during the run: the Service or its endpoints are not what they were at setup; measured: connection refused"},
 		{"all", func(r *checkup.Record) { changed(w, r, "shop/") }, 0, 5, "changed during the run"},
-		{"not read", func(r *checkup.Record) { r.Facts = nil }, 0, 5, "is not known: the probe task did not read the Services again; measured: connection refused"},
+		{"not read", func(r *checkup.Record) { r.Facts = nil }, 0, 5, "while it was measured: the probe task did not read the Services again; measured: connection refused"},
 		{"not readable", func(r *checkup.Record) {
 			r.Facts = servicecheck.Unknown(errors.New("no right"))
-		}, 0, 5, "is not known: no right"},
-		{"nonsense", func(r *checkup.Record) { r.Facts[0].Content = []byte(`"x"`) }, 0, 5, "is not known: json"},
+		}, 0, 5, "while it was measured: no right"},
+		{"nonsense", func(r *checkup.Record) { r.Facts[0].Content = []byte(`"x"`) }, 0, 5, "while it was measured: json"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -44,13 +44,13 @@ func TestServices(t *testing.T) {
 			slice.Generation = int64(n)
 			return nil
 		}, checkup.Unmeasured, "changed during the run"},
-		{"not known", "10.1.0.1", func(int, *discoveryv1.EndpointSlice) error { return forbidden }, checkup.Unmeasured, "what the API says of the Service is not known"},
+		{"not known", "10.1.0.1", func(int, *discoveryv1.EndpointSlice) error { return forbidden }, checkup.Unmeasured, "cannot tell what the API says of the Service"},
 		{"not known after", "10.1.0.9", func(n int, _ *discoveryv1.EndpointSlice) error {
 			if n > 1 {
 				return forbidden
 			}
 			return nil
-		}, checkup.Unmeasured, "whether the Service changed while it was measured is not known"},
+		}, checkup.Unmeasured, "cannot tell whether the Service changed while it was measured"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c checkup.CheckReport
