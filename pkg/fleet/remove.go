@@ -149,8 +149,8 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 	}
 }
 
-// few is up to how many fixtures Remove lists several times a second: most pods are gone a second after their deletion
-// was requested, because kubelets look at their containers every second.
+// few is the largest number of fixtures that Remove lists four times a second. Of more, a list is costly. Most pods are
+// gone about a second after the request: a kubelet looks every second which of its containers have exited.
 const few = 100
 
 // Denials are those of requests that a loop makes again and again. The zero value has no denials.

@@ -43,7 +43,7 @@ func History(w io.Writer, h *history.Overview, o TextOptions) error {
 	p.daily(h.Trends)
 	p.historyPair(h.Pair)
 	if len(h.SetAside) > 0 {
-		p.heading(0, "Set aside")
+		p.heading(0, "Ignored")
 		for _, n := range h.SetAside {
 			p.line("  %s", checkup.Clean(n))
 		}

@@ -82,7 +82,7 @@ func htmlHistoryOf(h *history.Overview, links Links) *htmlHistory {
 		}))
 	}
 	if len(h.SetAside) > 0 {
-		v.Sections = append(v.Sections, htmlLines{"Set aside", htmlClips(h.SetAside)})
+		v.Sections = append(v.Sections, htmlLines{"Ignored", htmlClips(h.SetAside)})
 	}
 	return v
 }
