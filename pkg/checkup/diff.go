@@ -211,11 +211,19 @@ func compareChecks(before, after *CheckReport) CheckDiff {
 	return d
 }
 
-// without returns the findings that the others do not have.
+// without returns the findings that the others do not have. A finding that counts others is had if all of these are.
 func without(of, others []Finding) []Finding {
+	had := map[string]bool{}
+	for _, o := range others {
+		had[o.String()] = true
+		for _, name := range o.Rest {
+			had[name] = true
+		}
+	}
+	missing := func(name string) bool { return !had[name] }
 	var left []Finding
 	for _, f := range of {
-		if !slices.ContainsFunc(others, func(o Finding) bool { return o.String() == f.String() }) {
+		if len(f.Rest) == 0 && missing(f.String()) || slices.ContainsFunc(f.Rest, missing) {
 			left = append(left, f)
 		}
 	}

@@ -39,6 +39,33 @@ func diffMesh(names []string, units ...Unit) CheckReport {
 	return c
 }
 
+// TestCompareFindings: a finding that a report only counts is neither new nor gone.
+func TestCompareFindings(t *testing.T) {
+	node := func(name string) Finding { return Finding{Cause: CauseNode, Subject: name} }
+	more := func(names ...string) Finding {
+		return Finding{Cause: CauseNode, Subject: Count(len(names), "more finding"), Rest: names}
+	}
+	for _, tt := range []struct {
+		name          string
+		before, after []Finding
+		want          string // new and gone
+	}{
+		{"the same", []Finding{node("a")}, []Finding{node("a")}, "[] []"},
+		{"others", []Finding{node("a")}, []Finding{node("b")}, "[node b] [node a]"},
+		{"counted before", []Finding{node("a"), more("node b", "node c")}, []Finding{node("b"), more("node a", "node c")}, "[] []"},
+		{"one less", []Finding{node("a"), more("node b", "node c")}, []Finding{node("a"), node("c")}, "[] [node 2 more findings]"},
+		{"as many others", []Finding{more("node b", "node c")}, []Finding{more("node b", "node d")}, "[node 2 more findings] [node 2 more findings]"},
+		{"names in one report only", []Finding{{Cause: CauseNode, Subject: "2 more findings"}}, []Finding{more("node b", "node c")},
+			"[node 2 more findings] []"},
+	} {
+		report := func(f []Finding) *Report { return &Report{Checks: []CheckReport{{Name: "mesh", Findings: f}}} }
+		d := Compare(report(tt.before), report(tt.after)).Checks[0]
+		if got := fmt.Sprint(d.NewFindings, d.GoneFindings); got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
 // TestCompareUnits: each pair of what two runs know about a unit is in the one list that it belongs to.
 func TestCompareUnits(t *testing.T) {
 	abc := []string{"a", "b", "c"}

@@ -307,7 +307,13 @@ type Finding struct {
 	// sample cannot distinguish them. The form is "<cause> <subject>", with a
 	// restriction in parentheses after it.
 	Alternatives []string `json:"alternatives,omitempty"`
+	// Rest names the findings that this one counts ("18 more findings"), at most MaxRest, in the form of Alternatives.
+	// Nil for a finding that counts no others, and in reports of older versions.
+	Rest []string `json:"rest,omitempty"`
 }
+
+// MaxRest is how many findings a finding that counts others names, so that a report stays small.
+const MaxRest = 1000
 
 // Compared is the comparison with earlier runs. The findings with a Change are its result.
 type Compared struct {

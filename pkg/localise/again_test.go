@@ -411,6 +411,31 @@ func TestListed(t *testing.T) {
 	}
 }
 
+// TestRest: the finding that counts others names each of them, and the nodes that they concern.
+func TestRest(t *testing.T) {
+	n := judgetest.NewMesh(1, 36, 0, 0, judgetest.DefaultProbes())
+	n.Drop = func(p judgetest.Packet) float64 { return judgetest.When(p.To%3 == 0) }
+	found := judged(n).Findings
+	named, nodes := map[string]bool{}, map[string]bool{}
+	for i, f := range found {
+		if last := i == len(found)-1; last != (len(f.Rest) > 0) {
+			t.Errorf("finding %d of %d names %q", i+1, len(found), f.Rest)
+		}
+		for _, name := range append(f.Rest, f.String()) {
+			named[name] = true
+		}
+		for _, node := range f.Nodes {
+			nodes[node] = true
+		}
+	}
+	for i := 0; i < 36; i += 3 {
+		node := fmt.Sprintf("worker-%d", i+1)
+		if !named["nodeIngress "+node] || !nodes[node] {
+			t.Errorf("no finding names %s, or none concerns it:%s", node, judgetest.Show(found))
+		}
+	}
+}
+
 // TestListedConfirmed: findings that are summed up are confirmed if one of them is.
 func TestListedConfirmed(t *testing.T) {
 	for _, tt := range []struct {

@@ -229,7 +229,7 @@ func together(found []*Found) checkup.Confirmation {
 	return checkup.NotLookedAt
 }
 
-// further sums up the findings that are not listed.
+// further sums up the findings that are not listed. They are named, but only the first is described: that is costly.
 func further(rest []*Found) checkup.Finding {
 	first := rest[0].describe()
 	f := checkup.Finding{
@@ -241,6 +241,12 @@ func further(rest []*Found) checkup.Finding {
 			f.Cause = checkup.CauseNetwork
 		}
 		f.OnlyThis += r.OnlyThis
+		if len(f.Rest) < checkup.MaxRest {
+			f.Rest = append(f.Rest, r.String())
+			if r.cause != nil {
+				f.Concerns(r.cause.concerned()...)
+			}
+		}
 		for _, i := range r.Pairs {
 			explained[i] = true
 		}

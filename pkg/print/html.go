@@ -416,7 +416,7 @@ func htmlFindingsOf(findings []checkup.Finding, noun string) (views []htmlFindin
 		}
 		found := htmlFinding{
 			Gone: f.Confirmation == checkup.Gone, Message: htmlClip(said(f)), Explains: htmlClip(explains(f, noun)),
-			For: htmlClips(f.For), Against: htmlClips(f.Against),
+			For: htmlClips(slices.Concat(f.For, f.Rest)), Against: htmlClips(f.Against),
 		}
 		if len(f.Alternatives) > 0 {
 			found.Alternatives = htmlClip(alternatives(f))

@@ -98,7 +98,7 @@ func TestHTMLEscapes(t *testing.T) {
 	r.Plan, r.Run, r.Summary, r.Verdict = attack, attack, attack, attack
 	c := &r.Checks[0]
 	c.Name, c.Noun, c.Verdict = attack, attack, attack
-	c.Findings = []checkup.Finding{{Message: attack, Subject: attack, For: []string{attack}, Against: []string{attack}, Alternatives: []string{attack}}}
+	c.Findings = []checkup.Finding{{Message: attack, Subject: attack, For: []string{attack}, Against: []string{attack}, Alternatives: []string{attack}, Rest: []string{attack}}}
 	c.Matrix = &checkup.Matrix{Group: 2, Sources: []string{attack}, Targets: []string{attack}, Cells: []string{"x"}}
 	c.Blocks = append(c.Blocks, checkup.Block{Title: attack, Grid: &checkup.Matrix{Sources: []string{attack}, Targets: []string{attack}, Cells: []string{"x"}}})
 	c.Delays = []checkup.DelayRow{{Transport: attack, Family: attack, Delay: &checkup.Delay{Min: 1, P50: 2, Max: 3}}}
@@ -113,6 +113,20 @@ func TestHTMLEscapes(t *testing.T) {
 	}
 	if !strings.Contains(text, "&lt;script&gt;") {
 		t.Error("the page does not have the text")
+	}
+}
+
+// TestHTMLRest: a page names the findings that the last one counts.
+func TestHTMLRest(t *testing.T) {
+	r := scenarios(t)["toy"]
+	r.Checks[0].Findings = []checkup.Finding{
+		{Cause: checkup.CauseNode, Subject: "2 more findings", Message: "2 more findings", Rest: []string{"node b", "nodeEgress c"}},
+	}
+	text := page(t, &r, HTMLOptions{})
+	for _, name := range r.Checks[0].Findings[0].Rest {
+		if !strings.Contains(text, name) {
+			t.Errorf("the page does not name %s", name)
+		}
 	}
 }
 

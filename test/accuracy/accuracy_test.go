@@ -190,7 +190,10 @@ func TestGrade(t *testing.T) {
 		{"among alternatives", []string{"node a"}, []checkup.Finding{{Cause: checkup.CauseNodeIngress, Subject: "a", Alternatives: []string{"node a"}}}, score{1, 1, 0, 1}},
 		{"one cause twice", []string{"node a"}, []checkup.Finding{{Cause: checkup.CauseNode, Subject: "a"}, {Cause: checkup.CauseNode, Subject: "a"}}, score{1, 2, 1, 1}},
 		{"gone does not count", nil, []checkup.Finding{{Cause: checkup.CauseNode, Subject: "a", Confirmation: checkup.Gone}}, score{}},
-		{"not listed", []string{"node a", "node b"}, []checkup.Finding{{Cause: checkup.CauseNode, Subject: "a"}, {Cause: checkup.CauseNode, Subject: "3 more findings"}}, score{1, 3, 1, 1}},
+		{"only counted", []string{"node a", "node b"}, []checkup.Finding{
+			{Cause: checkup.CauseNode, Subject: "a"},
+			{Cause: checkup.CauseNode, Subject: "3 more findings", Rest: []string{"node b", "nodeIngress c", "pair 4 pairs of nodes"}},
+		}, score{2, 4, 2, 2}},
 		{"nodes together", []string{"node a", "node b"}, []checkup.Finding{{Cause: checkup.CauseNodes, Subject: "b, a"}}, score{2, 2, 2, 2}},
 		{"pairs that are joined", []string{"pair a -> b", "node c"}, []checkup.Finding{{Cause: checkup.CausePair, Subject: "5 pairs of nodes"}}, score{1, 0, 0, 0}},
 		{"pairs that are joined, and none is broken", []string{"node c"}, []checkup.Finding{{Cause: checkup.CausePair, Subject: "5 pairs of nodes"}}, score{1, 1, 0, 0}},

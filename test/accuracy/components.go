@@ -32,9 +32,8 @@ func (o *observation) failed() bool { return float64(o.bad)*100 > float64(o.made
 type guess struct {
 	name string
 	or   []string
-	// more is the number of causes that are only counted, 0 for others; pairs says that all of them are single pairs.
-	more  int
-	pairs bool
+	// pairs is the number of single pairs that are only counted; 0 for others.
+	pairs int
 }
 
 // algorithms are the published algorithms that the table compares with.

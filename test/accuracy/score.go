@@ -53,8 +53,8 @@ func share(part, of int) string {
 	return fmt.Sprintf("%.2f", float64(part)/float64(of))
 }
 
-// grade grades findings against the causes. A finding that only counts ("7 more findings") excuses as many causes that
-// are not found: they are neither found nor missed. What it counts besides is wrong.
+// grade grades findings against the causes. A finding that only counts pairs ("7 pairs of nodes") excuses as many broken
+// pairs that are not found: they are neither found nor missed. If it excuses none, it is one wrong finding.
 func grade(causes []string, found []guess) score {
 	s := score{}
 	left := slices.Clone(causes)
@@ -65,30 +65,26 @@ func grade(causes []string, found []guess) score {
 		}
 		return i >= 0
 	}
-	listed := slices.DeleteFunc(slices.Clone(found), func(g guess) bool { return g.more > 0 })
+	listed := slices.DeleteFunc(slices.Clone(found), func(g guess) bool { return g.pairs > 0 })
 	s.Findings = len(listed)
 	listed = slices.DeleteFunc(listed, func(g guess) bool { return take(g.name) })
 	s.Exact = s.Findings - len(listed)
 	listed = slices.DeleteFunc(listed, func(g guess) bool { return slices.ContainsFunc(g.or, take) })
 	s.Among = s.Findings - len(listed)
 	for _, g := range found {
-		if g.more == 0 {
+		if g.pairs == 0 {
 			continue
 		}
 		excused := 0
 		left = slices.DeleteFunc(left, func(cause string) bool {
-			// Joined are single pairs, or findings of any cause.
-			hit := excused < g.more && (!g.pairs || strings.HasPrefix(cause, string(checkup.CausePair)+" "))
+			hit := excused < g.pairs && strings.HasPrefix(cause, string(checkup.CausePair)+" ")
 			if hit {
 				excused++
 			}
 			return hit
 		})
 		s.Causes -= excused
-		switch {
-		case !g.pairs:
-			s.Findings += g.more - excused
-		case excused == 0:
+		if excused == 0 {
 			s.Findings++ // one line, however many pairs
 		}
 	}
@@ -96,29 +92,41 @@ func grade(causes []string, found []guess) score {
 	return s
 }
 
-// standing returns the findings of a report that are not gone in a further look. Nodes that are named together are one
-// each.
+// standing returns the findings of a report that are not gone in a further look, those that are only counted too. Nodes
+// that are named together are one each.
 func standing(findings []checkup.Finding) []guess {
 	var found []guess
-	for _, f := range findings {
-		var more int
-		scans := func(format string) bool {
-			_, err := fmt.Sscanf(f.Subject, format, &more)
-			return err == nil
-		}
+	add := func(name, subject string, or []string) {
+		var pairs int
+		nodes, together := strings.CutPrefix(name, string(checkup.CauseNodes)+" ")
 		switch {
-		case f.Confirmation == checkup.Gone:
-		case scans("%d more finding"):
-			found = append(found, guess{name: f.Subject, more: more})
-		case scans("%d pairs of nodes"):
-			found = append(found, guess{name: f.Subject, more: more, pairs: true})
-		case f.Cause == checkup.CauseNodes && !strings.HasPrefix(f.Subject, "rack "):
-			for node := range strings.SplitSeq(f.Subject, ", ") {
-				found = append(found, guess{name: "node " + node, or: f.Alternatives})
+		case strings.HasPrefix(name, string(checkup.CausePair)+" ") && joined(subject, &pairs):
+			found = append(found, guess{name: name, pairs: pairs})
+		case together && !strings.HasPrefix(nodes, "rack "):
+			for node := range strings.SplitSeq(subject, ", ") {
+				found = append(found, guess{name: "node " + node, or: or})
 			}
 		default:
-			found = append(found, guess{name: f.String(), or: f.Alternatives})
+			found = append(found, guess{name: name, or: or})
+		}
+	}
+	for _, f := range findings {
+		if f.Confirmation == checkup.Gone {
+			continue
+		}
+		if len(f.Rest) == 0 {
+			add(f.String(), f.Subject, f.Alternatives)
+		}
+		for _, name := range f.Rest {
+			_, subject, _ := strings.Cut(name, " ")
+			add(name, subject, nil)
 		}
 	}
 	return found
+}
+
+// joined reports whether a subject is a number of pairs.
+func joined(subject string, pairs *int) bool {
+	_, err := fmt.Sscanf(subject, "%d pairs of nodes", pairs)
+	return err == nil
 }
