@@ -83,7 +83,7 @@ type vm struct {
 	created time.Time
 	booting func()    // ends the wait for its console; nil before there is one
 	ready   bool      // it answers
-	phase   string    // at the last look
+	stage   string    // how far it had come at the last look
 	trouble string    // what keeps it from starting, at the last look
 	since   time.Time // since when there is trouble
 }
@@ -371,7 +371,7 @@ func (s *starting) giveUp(consoles <-chan booted, pending *int) {
 	}
 	for _, v := range s.vms {
 		if !v.ready && s.roster.Targets[v.index].Cause == nil {
-			s.late(v, cmp.Or(v.trouble, "its phase is "+cmp.Or(v.phase, "unknown")))
+			s.late(v, cmp.Or(v.trouble, v.stage, "it was not seen"))
 		}
 	}
 	s.excuse()
@@ -402,7 +402,7 @@ func (s *starting) look(ctx context.Context, boot func(*vm)) error {
 			s.stop(v, "it was deleted before the guest started")
 			continue
 		}
-		v.phase = string(vmi.Status.Phase)
+		v.stage = seen.stage(vmi)
 		s.roster.Targets[v.index].Node = vmi.Status.NodeName
 		if vmi.IsFinal() {
 			s.stop(v, seen.ended(vmi))

@@ -316,7 +316,25 @@ func TestStartGoesWrong(t *testing.T) {
 				w.Timeouts.Setup = checkup.Duration(300 * time.Millisecond)
 				x.becomes["n1"] = pending
 			},
-			want: []string{"it did not start within 300ms: its phase is Scheduling"}, created: 4, slow: true,
+			want: []string{"it did not start within 300ms: its phase is Scheduling: it has no pod"}, created: 4, slow: true,
+		}, {
+			name: "its pod does not become ready",
+			prepare: func(_ *testing.T, x *world, w *checkup.Worksheet) {
+				w.Timeouts.Setup = checkup.Duration(300 * time.Millisecond)
+				x.becomes["n1"], x.launcher["n1"] = pending, func(pod *corev1.Pod) {
+					pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+						Name: "container-disk-binary", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+					}}
+					pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+						Name: "compute", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}},
+					}}
+				}
+			},
+			want: []string{
+				"it did not start within 300ms: its phase is Scheduling: its pod on n1",
+				"container container-disk-binary runs but is not ready, container compute is not started (PodInitializing)",
+			},
+			created: 4, slow: true,
 		},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {

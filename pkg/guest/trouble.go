@@ -132,6 +132,32 @@ func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, 
 	return trouble{}
 }
 
+// stage says how far a VM that does not run yet has come.
+func (s *sight) stage(vmi *kubevirtv1.VirtualMachineInstance) string {
+	phase := "its phase is " + cmp.Or(string(vmi.Status.Phase), "unknown")
+	pod := s.pods[string(vmi.UID)]
+	if pod == nil {
+		return phase + ": it has no pod"
+	}
+	var waits []string
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		switch {
+		case c.State.Waiting != nil:
+			waits = append(waits, fmt.Sprintf("container %s is not started (%s)", c.Name, cmp.Or(c.State.Waiting.Reason, "Waiting")))
+		case c.State.Running != nil && !c.Ready:
+			waits = append(waits, fmt.Sprintf("container %s runs but is not ready", c.Name))
+		}
+	}
+	where := cmp.Or(pod.Spec.NodeName, "no node")
+	if len(waits) == 0 {
+		waits = []string{"phase " + cmp.Or(string(pod.Status.Phase), "unknown")}
+	}
+	if warning := s.podWarnings[pod.Name].String(); warning != "" {
+		waits = append(waits, warning)
+	}
+	return fleet.OneLine(fmt.Sprintf("%s: its pod on %s: %s", phase, where, strings.Join(waits, ", ")))
+}
+
 // ended says how a VM ended.
 func (s *sight) ended(vmi *kubevirtv1.VirtualMachineInstance) string {
 	message := "it ended"
