@@ -3,8 +3,6 @@
 package dns
 
 import (
-	"slices"
-
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -48,21 +46,12 @@ func durations(s *Spec, report kind.Reporter) {
 	kind.Timeouts(s.Timeouts, report)
 }
 
-// twice reports duplicates in a list.
-func twice[T ~string](list []T, report kind.Reporter, path ...string) {
-	for i, v := range list {
-		if slices.Contains(list[:i], v) {
-			report(append(path, kind.Index(i)), "duplicate: %s", v)
-		}
-	}
-}
-
 // some reports a list that is empty or has duplicates.
 func some[T ~string](list []T, noun, all string, report kind.Reporter, path ...string) {
 	if len(list) == 0 {
 		report(path, "no %s: want at least one of %s", noun, all)
 	}
-	twice(list, report, path...)
+	kind.Duplicates(list, report, path...)
 }
 
 // names checks that names can be asked for: the cluster's domain, the DNS Service's name, and the external ones.
@@ -71,7 +60,7 @@ func names(s *Spec, report kind.Reporter) {
 		report([]string{"domain"}, "%q: %s", s.Domain, problem)
 	}
 	kind.DNSLabel(s.DNSService.Name, []string{"dnsService", "name"}, report)
-	twice(s.ExternalNames, report, "externalNames")
+	kind.Duplicates(s.ExternalNames, report, "externalNames")
 	for i, name := range s.ExternalNames {
 		if !askable(name) {
 			report([]string{"externalNames", kind.Index(i)}, "%q is not a DNS name", name)

@@ -102,13 +102,18 @@ func LatencyDurations(limits checkup.LatencyLimits, report Reporter) {
 	}
 }
 
-// FamiliesTwice reports IP families that are duplicates in ipFamilies.
-func FamiliesTwice(families []checkup.IPFamily, report Reporter) {
-	for i, f := range families {
-		if slices.Contains(families[:i], f) {
-			report([]string{"ipFamilies", Index(i)}, "duplicate: %s", f)
+// Duplicates reports elements of a list at path that are in the list before.
+func Duplicates[T comparable](list []T, report Reporter, path ...string) {
+	for i, v := range list {
+		if slices.Contains(list[:i], v) {
+			report(append(slices.Clone(path), Index(i)), "duplicate: %v", v)
 		}
 	}
+}
+
+// FamiliesTwice reports IP families that are duplicates in ipFamilies.
+func FamiliesTwice(families []checkup.IPFamily, report Reporter) {
+	Duplicates(families, report, "ipFamilies")
 }
 
 // LatencyOrder reports limits in expect.latency that are below one on a lower

@@ -92,24 +92,22 @@ func noSize(m *Spec, report kind.Reporter) {
 }
 
 // eachSize yields every payload size of every probe, with its path.
-func eachSize(m *Spec, yield func(t checkup.Transport, i, size int, path []string)) {
+func eachSize(m *Spec, yield func(t checkup.Transport, size int, path []string)) {
 	for _, t := range checkup.Transports {
 		for i, size := range m.Probes[t].Sizes {
-			yield(t, i, size, []string{"probes", string(t), "sizes", kind.Index(i)})
+			yield(t, size, []string{"probes", string(t), "sizes", kind.Index(i)})
 		}
 	}
 }
 
 func sizeTwice(m *Spec, report kind.Reporter) {
-	eachSize(m, func(t checkup.Transport, i, size int, path []string) {
-		if slices.Contains(m.Probes[t].Sizes[:i], size) {
-			report(path, "duplicate: %d", size)
-		}
-	})
+	for _, t := range checkup.Transports {
+		kind.Duplicates(m.Probes[t].Sizes, report, "probes", string(t), "sizes")
+	}
 }
 
 func sizeLimit(m *Spec, report kind.Reporter) {
-	eachSize(m, func(t checkup.Transport, _, size int, path []string) {
+	eachSize(m, func(t checkup.Transport, size int, path []string) {
 		least, most := 0, checkup.MaxStreamSize
 		switch t {
 		case checkup.UDP:
@@ -157,7 +155,7 @@ func podsSize(m *Spec, report kind.Reporter) {
 	if m.Targets.Pods == nil {
 		return
 	}
-	eachSize(m, func(t checkup.Transport, _, size int, path []string) {
+	eachSize(m, func(t checkup.Transport, size int, path []string) {
 		if (t == checkup.TCP || t == checkup.HTTP) && size != 0 {
 			report(
 				path,

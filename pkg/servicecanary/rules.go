@@ -4,7 +4,6 @@ package servicecanary
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -41,9 +40,5 @@ func policies(s *Spec, report kind.Reporter) {
 	if len(s.Policies) == 0 {
 		report([]string{"policies"}, "no policy: want at least one of %s", strings.Trim(fmt.Sprint(Policies), "[]"))
 	}
-	for i, p := range s.Policies {
-		if slices.Contains(s.Policies[:i], p) {
-			report([]string{"policies", kind.Index(i)}, "duplicate: %s", p)
-		}
-	}
+	kind.Duplicates(s.Policies, report, "policies")
 }

@@ -157,11 +157,7 @@ func (s Selection) Parts(p *kind.Parts) {
 
 // NamespaceTwice reports namespaces that are duplicates.
 func (s Selection) NamespaceTwice(report kind.Reporter) {
-	for i, namespace := range s.Namespaces {
-		if slices.Contains(s.Namespaces[:i], namespace) {
-			report([]string{"services", "namespaces", kind.Index(i)}, "duplicate: %s", namespace)
-		}
-	}
+	kind.Duplicates(s.Namespaces, report, "services", "namespaces")
 }
 
 // Rights are those to list the Services and EndpointSlices of a selection in phases, each with its reason.

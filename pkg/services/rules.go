@@ -3,8 +3,6 @@
 package services
 
 import (
-	"slices"
-
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/servicecheck"
@@ -45,9 +43,5 @@ func addresses(s *Spec, report kind.Reporter) {
 	if len(s.Addresses) == 0 {
 		report([]string{"addresses"}, "no address: want at least one of ClusterIP, NodePort, ExternalIP")
 	}
-	for i, a := range s.Addresses {
-		if slices.Contains(s.Addresses[:i], a) {
-			report([]string{"addresses", kind.Index(i)}, "duplicate: %s", a)
-		}
-	}
+	kind.Duplicates(s.Addresses, report, "addresses")
 }

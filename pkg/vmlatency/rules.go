@@ -74,11 +74,7 @@ func noNetwork(v *Spec, report kind.Reporter) {
 }
 
 func networkTwice(v *Spec, report kind.Reporter) {
-	for i, n := range v.Networks {
-		if slices.Contains(v.Networks[:i], n) {
-			report([]string{"networks", kind.Index(i)}, "duplicate: %s", n)
-		}
-	}
+	kind.Duplicates(v.Networks, report, "networks")
 }
 
 func noFamily(v *Spec, report kind.Reporter) {
