@@ -3,11 +3,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -34,7 +36,7 @@ var multusManifest string
 // NetworkAttachmentDefinitions.
 func multusAddon() addon {
 	return addon{
-		key:     func() string { return string(multusModule) + string(multusSums) + linkFlags() },
+		key:     func() string { return fmt.Sprint(string(multusModule), string(multusSums), linkFlags(), multusChanges) },
 		build:   buildMultus,
 		prepare: prepareMultus,
 		objects: func(*cluster) ([]*unstructured.Unstructured, error) {
@@ -48,6 +50,14 @@ func multusAddon() addon {
 	}
 }
 
+// multusChanges make Multus wait ten times as long for an answer of the API server, the handshake included. Where three
+// clusters share two cores, 250 ms are often too short. Then the network of a pod fails, and the kubelet tries again
+// after 12 s or more, with the same result: VMs do not start for minutes.
+var multusChanges = [][2]string{
+	{"shortPollDuration    = 250 * time.Millisecond", "shortPollDuration    = 2500 * time.Millisecond"},
+	{"shortPollTimeout     = 2500 * time.Millisecond", "shortPollTimeout     = 25000 * time.Millisecond"},
+}
+
 func buildMultus(ctx context.Context, dir string, detail func(string)) error {
 	src := filepath.Join(dir, "src")
 	for name, content := range map[string][]byte{"go.mod": multusModule, "go.sum": multusSums} {
@@ -55,8 +65,54 @@ func buildMultus(ctx context.Context, dir string, detail func(string)) error {
 			return fmt.Errorf("write the module to build: %w", err)
 		}
 	}
-	const program = "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus"
-	return goBuild(ctx, src, filepath.Join(dir, "bin"), linkFlags(), nil, detail, program)
+	if err := changeMultus(ctx, src); err != nil {
+		return fmt.Errorf("change the timeouts of Multus: %w", err)
+	}
+	return goBuild(ctx, src, filepath.Join(dir, "bin"), linkFlags(), nil, detail, multusPath+"/cmd/multus")
+}
+
+const multusPath = "gopkg.in/k8snetworkplumbingwg/multus-cni.v4"
+
+// changeMultus makes the module in src use a copy of Multus with multusChanges.
+func changeMultus(ctx context.Context, src string) error {
+	run := func(args ...string) error {
+		cmd := exec.CommandContext(ctx, "go", append([]string{"mod"}, args...)...)
+		cmd.Dir, cmd.Env = src, buildEnv()
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("go mod %s: %w: %s", args[0], err, bytes.TrimSpace(out))
+		}
+		return nil
+	}
+	if err := run("download", multusPath); err != nil {
+		return err
+	}
+	module, err := moduleDir(ctx, src, multusPath)
+	if err != nil {
+		return err
+	}
+	to := filepath.Join(src, "multus")
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	if err := os.CopyFS(to, os.DirFS(module)); err != nil {
+		return err
+	}
+	file := filepath.Join(to, "pkg", "multus", "multus.go")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	text := string(b)
+	for _, change := range multusChanges {
+		if strings.Count(text, change[0]) != 1 {
+			return fmt.Errorf("want %q once in %s", change[0], file)
+		}
+		text = strings.Replace(text, change[0], change[1], 1)
+	}
+	if err := writeFile(file, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return run("edit", "-replace="+multusPath+"=./multus")
 }
 
 // prepareMultus creates the networks, and then configures Multus as the nodes' CNI plugin.
