@@ -280,15 +280,17 @@ e2e-sandbox: e2e-ready ## the sandbox's own tests, if they have not passed with 
 	if test -e $$passed; then echo "nothing changed since the sandbox's own tests passed ($$passed)"; exit; fi; \
 	(cd test/e2e/sandbox && go test -tags e2e -count 1 -timeout 20m -v ./...); touch $$passed
 
+# Each checkout has its own cache. In a shared cache, findings name files of the checkout that wrote them, and exclusions
+# by source line cannot read these files. Checkouts at the same path, as in .ci/run, can share one.
+LINT_CACHE = $(CURDIR)/bin/lint-cache
+
 .PHONY: verify
 verify: bin/golangci-lint build ## check format, lint, import arrows, plans and generated files
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	go vet ./...
 	go vet -tags e2e ./test/e2e ./pkg/console ./pkg/serve
 	go mod tidy -diff
-	@# This checkout has its own cache. In a shared cache, findings name files of the
-	@# checkout that wrote them, and exclusions by source line cannot read these files.
-	GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint-cache bin/golangci-lint run --allow-parallel-runners ./...
+	GOLANGCI_LINT_CACHE=$(LINT_CACHE) bin/golangci-lint run --allow-parallel-runners ./...
 	go tool cue fmt --check --files schema plans
 	CUE_REGISTRY=none go tool cue vet -c ./plans
 	bin/planner vet ./plans
