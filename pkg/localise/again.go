@@ -17,7 +17,7 @@ const enough = 20
 // measurements of the further look alone:
 //
 //   - A component of the first look is tested again with those of its pairs that were measured
-//     again. The number of these components is the number of tests, which gives their level.
+//     again, without those whose losses dead paths explain. The number of these components is the number of tests, which gives their level.
 //     Its pairs have its fate: one that is confirmed, gone or undecided makes them so. But a pair that the further look
 //     fails by itself fails, and has another cause if the component is gone. So does a pair without any answer that was
 //     not measured again, unless nearly all packets were lost at the place.
@@ -45,8 +45,12 @@ func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Durat
 		}
 	}
 	level := judge.Level(j.Worksheet, len(components))
+	deadPaths := make([]bool, len(further.Outcomes)) // pairs whose losses dead paths explain
+	if len(components) > 0 {
+		paths(NewEvidence(further), deadPaths)
+	}
 	for _, c := range components {
-		c.lookAgain(j, further, again, level)
+		c.lookAgain(j, further, again, deadPaths, level)
 	}
 	x.reconsider(x.Found, j, further, again)
 	for _, f := range x.Found[:min(len(x.Found), 2*maxFindings)] {
@@ -223,14 +227,16 @@ func confirmation(j *judge.Judgement, pairs []int) checkup.Confirmation {
 	return found
 }
 
-// lookAgain tests a component with what a further look measured of it. again has the indexes
-// of the further look's outcomes. If the component fails, so do its pairs.
-func (c *Component) lookAgain(j, further *judge.Judgement, again map[checkup.Pair]int, level float64) {
+// lookAgain tests a component with what a further look measured of it, without the pairs whose losses dead paths
+// explain. again has the indexes of the further look's outcomes. If the component fails, so do its pairs.
+func (c *Component) lookAgain(
+	j, further *judge.Judgement, again map[checkup.Pair]int, deadPaths []bool, level float64,
+) {
 	limits := slices.Concat(limits(j.Worksheet.Expect, judge.Lost), limits(j.Worksheet.Expect, judge.Slow))
 	of := limits[slices.IndexFunc(limits, func(l limit) bool { return l.Limit == c.Limit })]
 	add := func(t judge.Test, part Part) (sum judge.Test, at int) {
 		k, made := again[j.Outcomes[part.At].Pair]
-		if !made || len(further.Outcomes[k].Dead) > 0 { // a dead path explains what it lost
+		if !made || len(further.Outcomes[k].Dead) > 0 || deadPaths[k] {
 			return t, k
 		}
 		o := &further.Outcomes[k]

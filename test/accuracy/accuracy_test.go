@@ -96,6 +96,20 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestDeadPathsAgain: agents of the second look have other addresses, so other flows take the dead path, of ICMP too. Its
+// losses are no second finding. Without this, each of these seeds had one, with ICMP only.
+func TestDeadPathsAgain(t *testing.T) {
+	for _, seed := range []uint64{5, 11, 17, 179} {
+		run, err := find(t, 50, 5, "one of eight paths", "0.5%").run(seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := grade(run.causes, standing(run.report.Findings)); got != (score{1, 1, 1, 1}) {
+			t.Errorf("seed %d: %+v", seed, run.report.Findings)
+		}
+	}
+}
+
 // TestMeasure checks the simulated packets.
 func TestMeasure(t *testing.T) {
 	s := find(t, 12, 3, "clean", "none")
