@@ -17,8 +17,8 @@ const enough = 20
 // measurements of the further look alone:
 //
 //   - A component of the first look is tested again with those of its pairs that were measured
-//     again, without those whose losses dead paths explain. The number of these components is the number of tests, which gives their level.
-//     Its pairs have its fate: one that is confirmed, gone or undecided makes them so. But a pair that the further look
+//     again, without those whose losses dead paths explain. The number of these components is the
+//     number of tests, which gives their level. Its pairs have its fate: one that is confirmed, gone or undecided makes them so. But a pair that the further look
 //     fails by itself fails, and has another cause if the component is gone. So does a pair without any answer that was
 //     not measured again, unless nearly all packets were lost at the place.
 //   - Other pairs are merged by judge.Merge, one by one.
