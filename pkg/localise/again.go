@@ -18,9 +18,9 @@ const enough = 20
 //
 //   - A component of the first look is tested again with those of its pairs that were measured
 //     again, without those whose losses dead paths explain. The number of these components is the
-//     number of tests, which gives their level. Its pairs have its fate: one that is confirmed, gone or undecided makes them so. But a pair that the further look
-//     fails by itself fails, and has another cause if the component is gone. So does a pair without any answer that was
-//     not measured again, unless nearly all packets were lost at the place.
+//     number of tests, which gives their level. Its pairs have its fate: one that is confirmed, gone or undecided makes
+//     them so. But a pair that the further look fails by itself fails, and has another cause if the component is gone.
+//     So does a pair without any answer that was not measured again, unless nearly all packets were lost at the place.
 //   - Other pairs are merged by judge.Merge, one by one.
 //   - A finding is confirmed if its component or one of its pairs is, and gone if all of its
 //     pairs that were measured again passed. If some of its pairs are of no other finding, only these decide: the other
