@@ -14,10 +14,11 @@
 //
 // # What is measured
 //
-// Measurements of one pair start Probe.Interval apart, or later because of the rate limit, and do not wait for one
-// another: without any answer, a pair takes at most (Count-1)*Interval + Timeout. (With tcp and http, at most
-// maxOutstanding measurements of a pair are open at the same time; more than that per timeout take longer.) Spoiled
-// measurements, see below, are repeated, which adds time. The round-trip delay (RFC 2681) is
+// Measurements of one pair start Probe.Interval apart (with demanded source ports, see below, less), or later because of
+// the rate limit, and do not wait for one another: without any answer, a pair takes at most (Count-1)*Interval +
+// Timeout. (With tcp and http, at most maxOutstanding measurements of a pair are open at the same time; more than that
+// per timeout take longer.) Spoiled measurements, see below, are repeated, which adds time. The round-trip delay (RFC
+// 2681) is
 //
 //   - tcp, size 0: from the first SYN to its SYN-ACK as the kernel measured it
 //     (TCP_INFO), or the time that connect took if the SYN had to be repeated;
@@ -39,9 +40,10 @@
 // If a part of a pair's measurements is not answered, the observation lists its source ports (Observation.Flows): a
 // port that is never answered beside others that always are is one of several parallel paths. A pair may demand source
 // ports (Measurement.Ports), in order to measure such a flow again. They are used in turn; connections from one port
-// are made one after another, and closed by a reset, because the port is otherwise not free for a minute. A port that
-// another socket of this host uses is tried again for as long as the pair takes. Then its share of the measurements is
-// not made, and its flow is unmeasured: another port would say nothing about it.
+// are made one after another, and closed by a reset, because the port is otherwise not free for a minute. With tcp and
+// http, Probe.Interval is then that of each port: many ports take no longer than one with its share of the
+// measurements. A port that another socket of this host uses is tried again for as long as the pair takes. Then its
+// share of the measurements is not made, and its flow is unmeasured: another port would say nothing about it.
 //
 // A pair may have stopping points (Measurement.Stops). Before the measurement after such a point, the agent waits for
 // answers only if the pair would be beyond the point without them, and sends nothing meanwhile: what a responder counts

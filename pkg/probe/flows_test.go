@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -154,6 +156,40 @@ func TestDemandedPorts(t *testing.T) {
 					t.Errorf("with all ports in use (-want +got):\n%s", diff)
 				}
 			})
+		})
+	}
+}
+
+// Connections of a pair start Probe.Interval apart, and those from each of its demanded ports if it has some.
+func TestIntervalOfPorts(t *testing.T) {
+	const interval = 100 * time.Millisecond
+	for _, test := range []struct {
+		ports []int
+		apart time.Duration // the starts of two connections of the pair
+	}{
+		{nil, interval},
+		{[]int{1}, interval},
+		{[]int{1, 2, 3, 4}, interval / 4},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			last := map[int]time.Time{}
+			var mu sync.Mutex
+			m := Measurement{Ports: test.ports, Probe: checkup.Probe{Count: 12, Interval: checkup.Duration(interval)}}
+			got := series(t.Context(), m, &Session{Watch: &Watch{}}, func(_ context.Context, m Measurement) (sample, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if len(m.Ports) == 1 {
+					if before := last[m.Ports[0]]; !before.IsZero() && time.Since(before) != interval {
+						t.Errorf("%v: port %d after %s, want %s", test.ports, m.Ports[0], time.Since(before), interval)
+					}
+					last[m.Ports[0]] = time.Now()
+				}
+				return sample{}, nil
+			})
+			if took := time.Since(began); got.Sent != 12 || took != 11*test.apart {
+				t.Errorf("%v: %d connections in %s, want 12 in %s", test.ports, got.Sent, took, 11*test.apart)
+			}
 		})
 	}
 }

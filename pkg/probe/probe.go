@@ -207,12 +207,14 @@ var errCutShort = errors.New("cut short")
 // series makes the measurements of a tcp or http pair, each by a call of one, which returns only errors of the local
 // socket. If the pair demands source ports, each measurement gets one of them in turn, as its only port, and waits for
 // the measurement before it that has the same one: two connections cannot share all of their addresses and ports.
+// Probe.Interval is then that of each port.
 func series(
 	ctx context.Context,
 	m Measurement,
 	s *Session,
 	one func(context.Context, Measurement) (sample, error),
 ) checkup.Observation {
+	interval := time.Duration(m.Probe.Interval) / time.Duration(max(1, len(m.Ports)))
 	turns := make([]turn, len(m.Ports))
 	for i := range turns {
 		turns[i].mine = make(chan struct{}, 1)
@@ -239,7 +241,7 @@ func series(
 				}
 				return nil, errCutShort
 			}
-			next = time.Now().Add(time.Duration(m.Probe.Interval))
+			next = time.Now().Add(interval)
 			number := made
 			made++
 			g.Go(func() (err error) {
