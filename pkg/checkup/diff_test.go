@@ -66,6 +66,23 @@ func TestCompareFindings(t *testing.T) {
 	}
 }
 
+// TestCauses: a finding that counts others has their causes. A name that this program does not write has the finding's.
+func TestCauses(t *testing.T) {
+	for _, tt := range []struct {
+		finding Finding
+		want    []FindingCause
+	}{
+		{Finding{Cause: CauseNode, Subject: "a"}, []FindingCause{CauseNode}},
+		{Finding{Cause: CauseNetwork, Rest: []string{"nodeIngress a", "nodeIngress b (udp only)", "network"}},
+			[]FindingCause{CauseNodeIngress, CauseNodeIngress, CauseNetwork}},
+		{Finding{Cause: CauseNode, Rest: []string{"", "made up"}}, []FindingCause{CauseNode, CauseNode}},
+	} {
+		if got := tt.finding.Causes(); !slices.Equal(got, tt.want) {
+			t.Errorf("%+v: got %v, want %v", tt.finding, got, tt.want)
+		}
+	}
+}
+
 // TestCompareUnits: each pair of what two runs know about a unit is in the one list that it belongs to.
 func TestCompareUnits(t *testing.T) {
 	abc := []string{"a", "b", "c"}

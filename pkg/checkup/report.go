@@ -346,6 +346,22 @@ func (f *Finding) Concerns(nodes ...string) {
 	}
 }
 
+// Causes are the causes of the findings that the finding counts, one each; its own cause if it counts no others.
+func (f *Finding) Causes() []FindingCause {
+	if len(f.Rest) == 0 {
+		return []FindingCause{f.Cause}
+	}
+	var causes []FindingCause
+	for _, name := range f.Rest {
+		cause, _, _ := strings.Cut(name, " ")
+		if !slices.Contains(FindingCauses, FindingCause(cause)) {
+			cause = string(f.Cause) // not written by this program
+		}
+		causes = append(causes, FindingCause(cause))
+	}
+	return causes
+}
+
 // String is the cause with its subject and restrictions, in the form of Alternatives.
 func (f Finding) String() string {
 	s := string(f.Cause)

@@ -339,7 +339,9 @@ func (m *metrics) check(r *checkup.Report, c *checkup.CheckReport) {
 				of("cause", string(f.Cause))...)
 			continue
 		}
-		m.add("checkplan_findings", "Findings by the kind of their cause.", 1, of("cause", string(f.Cause))...)
+		for _, cause := range f.Causes() {
+			m.add("checkplan_findings", "Findings by the kind of their cause.", 1, of("cause", string(cause))...)
+		}
 	}
 	m.add("checkplan_measurements", "Measurements that were made.", float64(c.Sent), of()...)
 	if v := c.Coverage; v != nil && v.Noun == "" {
