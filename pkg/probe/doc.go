@@ -14,8 +14,8 @@
 //
 // # What is measured
 //
-// Measurements of one pair start Probe.Interval apart (with demanded source ports, see below, less), or later because of
-// the rate limit, and do not wait for one another: without any answer, a pair takes at most (Count-1)*Interval +
+// Measurements of one pair start Probe.Interval apart (with demanded source ports, see below, less), or later because
+// of the rate limit, and do not wait for one another: without any answer, a pair takes at most (Count-1)*Interval +
 // Timeout. (With tcp and http, at most maxOutstanding measurements of a pair are open at the same time; more than that
 // per timeout take longer.) Spoiled measurements, see below, are repeated, which adds time. The round-trip delay (RFC
 // 2681) is
