@@ -211,16 +211,17 @@ func compareChecks(before, after *CheckReport) CheckDiff {
 	return d
 }
 
-// without returns the findings that the others do not have. A finding that counts others is had if all of these are.
+// without returns the findings that are not among the others. A finding that counts more findings is among the others
+// if each of these is.
 func without(of, others []Finding) []Finding {
-	had := map[string]bool{}
+	among := map[string]bool{}
 	for _, o := range others {
-		had[o.String()] = true
+		among[o.String()] = true
 		for _, name := range o.Rest {
-			had[name] = true
+			among[name] = true
 		}
 	}
-	missing := func(name string) bool { return !had[name] }
+	missing := func(name string) bool { return !among[name] }
 	var left []Finding
 	for _, f := range of {
 		if len(f.Rest) == 0 && missing(f.String()) || slices.ContainsFunc(f.Rest, missing) {

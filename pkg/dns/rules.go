@@ -15,10 +15,10 @@ func rules() []kind.Rule {
 		kind.RuleOf("durations", durations),
 		kind.RuleOf("namespace-twice", func(s *Spec, r kind.Reporter) { s.Services.NamespaceTwice(r) }),
 		kind.RuleOf("servers", func(s *Spec, r kind.Reporter) {
-			some(s.Servers, "server", "Resolver, Endpoints", r, "servers")
+			kind.AtLeastOne(s.Servers, "server", "Resolver, Endpoints", r, "servers")
 		}),
 		kind.RuleOf("transports", func(s *Spec, r kind.Reporter) {
-			some(s.Transports, "transport", "UDP, TCP", r, "transports")
+			kind.AtLeastOne(s.Transports, "transport", "UDP, TCP", r, "transports")
 		}),
 		kind.RuleOf("names", names),
 		kind.RuleOf("latency-order", func(s *Spec, r kind.Reporter) { kind.LatencyOrder(s.Expect.Latency, r) }),
@@ -44,14 +44,6 @@ func durations(s *Spec, report kind.Reporter) {
 	kind.LatencyDurations(s.Expect.Latency, report)
 	kind.Duration(s.Limits.StartJitter, 0, report, "limits", "startJitter")
 	kind.Timeouts(s.Timeouts, report)
-}
-
-// some reports a list that is empty or has duplicates.
-func some[T ~string](list []T, noun, all string, report kind.Reporter, path ...string) {
-	if len(list) == 0 {
-		report(path, "no %s: want at least one of %s", noun, all)
-	}
-	kind.Duplicates(list, report, path...)
 }
 
 // names checks that names can be asked for: the cluster's domain, the DNS Service's name, and the external ones.

@@ -111,6 +111,14 @@ func Duplicates[T comparable](list []T, report Reporter, path ...string) {
 	}
 }
 
+// AtLeastOne reports a list at path that is empty or has duplicates. all names what it may contain.
+func AtLeastOne[T comparable](list []T, noun, all string, report Reporter, path ...string) {
+	if len(list) == 0 {
+		report(path, "no %s: want at least one of %s", noun, all)
+	}
+	Duplicates(list, report, path...)
+}
+
 // FamiliesTwice reports IP families that are duplicates in ipFamilies.
 func FamiliesTwice(families []checkup.IPFamily, report Reporter) {
 	Duplicates(families, report, "ipFamilies")

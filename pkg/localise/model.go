@@ -229,7 +229,8 @@ func together(found []*Found) checkup.Confirmation {
 	return checkup.NotLookedAt
 }
 
-// further sums up the findings that are not listed. They are named, but only the first is described: that is costly.
+// further sums up the findings that are not listed. All of them are named. Only the first is described: a description
+// is costly.
 func further(rest []*Found) checkup.Finding {
 	first := rest[0].describe()
 	f := checkup.Finding{

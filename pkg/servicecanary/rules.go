@@ -37,8 +37,5 @@ func durations(s *Spec, report kind.Reporter) {
 }
 
 func policies(s *Spec, report kind.Reporter) {
-	if len(s.Policies) == 0 {
-		report([]string{"policies"}, "no policy: want at least one of %s", strings.Trim(fmt.Sprint(Policies), "[]"))
-	}
-	kind.Duplicates(s.Policies, report, "policies")
+	kind.AtLeastOne(s.Policies, "policy", strings.Trim(fmt.Sprint(Policies), "[]"), report, "policies")
 }

@@ -40,8 +40,5 @@ func durations(s *Spec, report kind.Reporter) {
 }
 
 func addresses(s *Spec, report kind.Reporter) {
-	if len(s.Addresses) == 0 {
-		report([]string{"addresses"}, "no address: want at least one of ClusterIP, NodePort, ExternalIP")
-	}
-	kind.Duplicates(s.Addresses, report, "addresses")
+	kind.AtLeastOne(s.Addresses, "address", "ClusterIP, NodePort, ExternalIP", report, "addresses")
 }

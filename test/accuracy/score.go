@@ -92,17 +92,19 @@ func grade(causes []string, found []guess) score {
 	return s
 }
 
-// standing returns the findings of a report that are not gone in a further look, those that are only counted too. Nodes
-// that are named together are one each.
+// standing returns the findings of a report that are not gone in a further look, with those that another one counts.
+// Nodes that are named together are one each.
 func standing(findings []checkup.Finding) []guess {
 	var found []guess
-	add := func(name, subject string, or []string) {
+	add := func(name string, or []string) {
+		cause, subject, _ := strings.Cut(name, " ")
+		subject, _, _ = strings.Cut(subject, " (") // without its restriction
 		var pairs int
-		nodes, together := strings.CutPrefix(name, string(checkup.CauseNodes)+" ")
+		_, err := fmt.Sscanf(subject, "%d pairs of nodes", &pairs)
 		switch {
-		case strings.HasPrefix(name, string(checkup.CausePair)+" ") && joined(subject, &pairs):
+		case cause == string(checkup.CausePair) && err == nil:
 			found = append(found, guess{name: name, pairs: pairs})
-		case together && !strings.HasPrefix(nodes, "rack "):
+		case cause == string(checkup.CauseNodes) && !strings.HasPrefix(subject, "rack "):
 			for node := range strings.SplitSeq(subject, ", ") {
 				found = append(found, guess{name: "node " + node, or: or})
 			}
@@ -115,18 +117,11 @@ func standing(findings []checkup.Finding) []guess {
 			continue
 		}
 		if len(f.Rest) == 0 {
-			add(f.String(), f.Subject, f.Alternatives)
+			add(f.String(), f.Alternatives)
 		}
 		for _, name := range f.Rest {
-			_, subject, _ := strings.Cut(name, " ")
-			add(name, subject, nil)
+			add(name, nil)
 		}
 	}
 	return found
-}
-
-// joined reports whether a subject is a number of pairs.
-func joined(subject string, pairs *int) bool {
-	_, err := fmt.Sscanf(subject, "%d pairs of nodes", pairs)
-	return err == nil
 }

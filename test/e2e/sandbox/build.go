@@ -293,7 +293,20 @@ func goBuild(
 	return nil
 }
 
-// moduleDir returns the directory in the module cache of a module of which the module in src has built something.
+// replaceOnce replaces a text that a file of copied sources has once.
+func replaceOnce(file, old, text string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if strings.Count(string(b), old) != 1 {
+		return fmt.Errorf("want %q once in %s", old, file)
+	}
+	return writeFile(file, []byte(strings.Replace(string(b), old, text, 1)), 0o644)
+}
+
+// moduleDir returns the directory in the module cache of a module that the module in src requires, and that is
+// downloaded.
 func moduleDir(ctx context.Context, src, path string) (string, error) {
 	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", path)
 	list.Dir, list.Env = src, buildEnv()

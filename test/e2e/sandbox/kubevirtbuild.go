@@ -151,14 +151,7 @@ func copyKubeVirt(ctx context.Context, to string) error {
 `, ""},
 	} {
 		file := filepath.Join(to, "pkg", "network", "driver", "nmstate", change[0])
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("patch KubeVirt for a kernel without dummy links: %w", err)
-		}
-		if strings.Count(string(b), change[1]) != 1 {
-			return fmt.Errorf("patch KubeVirt for a kernel without dummy links: want %q once in %s", change[1], file)
-		}
-		if err := writeFile(file, []byte(strings.Replace(string(b), change[1], change[2], 1)), 0o644); err != nil {
+		if err := replaceOnce(file, change[1], change[2]); err != nil {
 			return fmt.Errorf("patch KubeVirt for a kernel without dummy links: %w", err)
 		}
 	}

@@ -98,19 +98,10 @@ func changeMultus(ctx context.Context, src string) error {
 		return err
 	}
 	file := filepath.Join(to, "pkg", "multus", "multus.go")
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	text := string(b)
 	for _, change := range multusChanges {
-		if strings.Count(text, change[0]) != 1 {
-			return fmt.Errorf("want %q once in %s", change[0], file)
+		if err := replaceOnce(file, change[0], change[1]); err != nil {
+			return err
 		}
-		text = strings.Replace(text, change[0], change[1], 1)
-	}
-	if err := writeFile(file, []byte(text), 0o644); err != nil {
-		return err
 	}
 	return run("edit", "-replace="+multusPath+"=./multus")
 }
@@ -127,7 +118,7 @@ func prepareMultus(ctx context.Context, c *cluster, dir string) error {
 		return fmt.Errorf("copy Multus into the sandbox: %w", err)
 	}
 	plugin := filepath.Join(c.cniPlugins(), "multus")
-	if info, err := os.Stat(plugin); err != nil || info.Size() != int64(len(binary)) {
+	if existing, err := os.ReadFile(plugin); err != nil || !bytes.Equal(existing, binary) {
 		if err := writeFile(plugin, binary, 0o755); err != nil {
 			return fmt.Errorf("copy Multus into the sandbox: %w", err)
 		}
