@@ -215,16 +215,37 @@ disabled_plugins = [
 `, containerdSocket, image("pause"), cniBinDir, d.file("nodes", n.Name, "cni"), snapshotter)
 }
 
-// cpuWeights returns the CPU weight of a sandbox's cgroup, by the file of the cgroup: cpu.shares of cgroup v1 and
-// cpu.weight of v2. A kubelet gives the pods of its node 1024 shares for each CPU; a sandbox's cgroup has the pods of
-// all its nodes. With the kernel's default, 1024, they would weigh as much as one of the sandbox's kubelets, and starve
-// on a busy machine.
+// podsWeight is the CPU weight of a sandbox's cgroup. A kubelet gives the pods of its node 1024 shares for each CPU; a
+// sandbox's cgroup has the pods of all its nodes. With the kernel's default, 1024, they would weigh as much as one of the
+// sandbox's kubelets, and starve on a busy machine.
 //
-// Sources: MilliCPUToShares of the kubelet (pkg/kubelet/cm), and KEP-2254 for the conversion of shares to a weight.
-func cpuWeights(nodes, cpus int) map[string]int {
-	const most = 1 << 18 // the kernel's limit of shares
-	shares := min(nodes*cpus*1024, most)
-	return map[string]int{"cpu.shares": shares, "cpu.weight": 1 + (shares-2)*9999/(most-2)}
+// Source: MilliCPUToShares of the kubelet (pkg/kubelet/cm).
+func podsWeight(nodes, cpus int) cpuWeight { return cpuWeight(nodes * cpus * defaultShares) }
+
+// weight is the CPU weight of the node's cgroup in that of its sandbox. A real control plane has a machine of its own.
+// Here virtual machines that boot keep all CPUs busy: an API server with the weight of a worker answers too late for
+// kubelets, virt-handler and Multus.
+func (n nodePlan) weight() cpuWeight {
+	if n.ControlPlane {
+		return 4 * defaultShares
+	}
+	return defaultShares
+}
+
+// cpuWeight is the CPU weight of a cgroup, in shares of cgroup v1.
+type cpuWeight int
+
+const (
+	defaultShares = 1024    // the kernel's default of cpu.shares
+	mostShares    = 1 << 18 // the kernel's limit of cpu.shares
+)
+
+// files are the weight by the file of the cgroup: cpu.shares of cgroup v1 and cpu.weight of v2.
+//
+// Source: KEP-2254, for the conversion of shares to a weight.
+func (w cpuWeight) files() map[string]int {
+	shares := min(int(w), mostShares)
+	return map[string]int{"cpu.shares": shares, "cpu.weight": 1 + (shares-2)*9999/(mostShares-2)}
 }
 
 // kubeletConfig returns the node's KubeletConfiguration. It differs from the defaults of Kubernetes

@@ -85,6 +85,7 @@ func TestResolvers(t *testing.T) {
 	}
 	want := map[string]any{
 		"name": "controller", "image": "sandbox.invalid/resolvers:" + tektonVersion, "command": []any{"/ko-app/resolvers"},
+		"resources": map[string]any{"requests": map[string]any{"cpu": controllerCPU}},
 	}
 	if !reflect.DeepEqual(containers[0], want) {
 		t.Errorf("got %v, want %v", containers[0], want)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
@@ -51,7 +52,7 @@ func (d dirs) staticPodFile(n nodePlan, name string) string {
 // each other.
 func staticComponents() []string { return []string{"etcd", "kube-apiserver"} }
 
-// staticPod returns the manifest of a control plane's etcd or API server. Labels, annotations and
+// staticPod returns the manifest of a control plane's etcd or API server. Labels, annotations, CPU requests and
 // probes are those of kubeadm (cmd/kubeadm/app/phases/controlplane and etcd). An environment
 // variable marks the process as one of the sandbox.
 func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
@@ -59,6 +60,7 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 		comp        component
 		annotations map[string]string
 		probe       corev1.HTTPGetAction
+		cpu         string
 	)
 	directory := corev1.HostPathDirectoryOrCreate
 	volume := func(name, path string) corev1.Volume {
@@ -70,7 +72,7 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 	mounts := []corev1.VolumeMount{{Name: "certs", MountPath: pkiDir, ReadOnly: true}}
 	switch name {
 	case "etcd":
-		comp = etcd(p, n)
+		comp, cpu = etcd(p, n), "100m"
 		annotations = map[string]string{"kubeadm.kubernetes.io/etcd.advertise-client-urls": etcdURL(n.IPs[0])}
 		probe = corev1.HTTPGetAction{
 			Scheme: corev1.URISchemeHTTP, Host: loopback(p.Family).String(), Port: intstr.FromInt32(etcdMetricsPort),
@@ -78,7 +80,7 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 		volumes = append(volumes, volume("etcd-data", d.file("nodes", n.Name, "etcd")))
 		mounts = append(mounts, corev1.VolumeMount{Name: "etcd-data", MountPath: "/var/lib/etcd"})
 	case "kube-apiserver":
-		comp = apiServer(p, n)
+		comp, cpu = apiServer(p, n), "250m"
 		endpoint := netip.AddrPortFrom(n.IPs[0], apiServerPort).String()
 		annotations = map[string]string{"kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint": endpoint}
 		probe = corev1.HTTPGetAction{
@@ -111,7 +113,10 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 				ImagePullPolicy: corev1.PullIfNotPresent,
 				Command:         append([]string{name}, comp.args...),
 				Env:             append([]corev1.EnvVar{{Name: markVariable, Value: d.mark(n.Name, name)}}, goVariables(name)...),
-				VolumeMounts:    mounts,
+				Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
+				},
+				VolumeMounts: mounts,
 				LivenessProbe: &corev1.Probe{
 					ProbeHandler:  corev1.ProbeHandler{HTTPGet: &live},
 					PeriodSeconds: 10, TimeoutSeconds: 15, InitialDelaySeconds: 10, FailureThreshold: livenessFailures,

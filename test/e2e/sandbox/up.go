@@ -488,14 +488,13 @@ func (c *cluster) makeNodes(ctx context.Context) error {
 	return c.writeState(c.state)
 }
 
-// makeCgroups creates the cgroup of the sandbox with its CPU weight, and in it one of each node, for the node's
-// kubelet: in the hierarchies of all controllers (cgroup v1), or in the one with all of them (v2).
+// makeCgroups creates the cgroup of the sandbox, and in it one of each node, for the node's kubelet, with their CPU
+// weights: in the hierarchies of all controllers (cgroup v1), or in the one with all of them (v2).
 func (c *cluster) makeCgroups() error {
 	mounts, err := cgroupMounts()
 	if err != nil {
 		return err
 	}
-	weights := cpuWeights(len(c.Nodes), runtime.NumCPU())
 	for _, mount := range mounts {
 		top := filepath.Join(mount, c.cgroup())
 		for _, n := range c.Nodes {
@@ -511,9 +510,15 @@ func (c *cluster) makeCgroups() error {
 				}
 			}
 		}
-		for file, weight := range weights {
-			if err := writeExisting(filepath.Join(top, file), strconv.Itoa(weight)); err != nil {
-				return fmt.Errorf("set the CPU weight of the sandbox's pods: %w", err)
+		weights := map[string]cpuWeight{top: podsWeight(len(c.Nodes), runtime.NumCPU())}
+		for _, n := range c.Nodes {
+			weights[filepath.Join(top, n.Name)] = n.weight()
+		}
+		for dir, weight := range weights {
+			for file, value := range weight.files() {
+				if err := writeExisting(filepath.Join(dir, file), strconv.Itoa(value)); err != nil {
+					return fmt.Errorf("set the CPU weight of %s: %w", dir, err)
+				}
 			}
 		}
 	}
