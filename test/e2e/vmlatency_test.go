@@ -587,6 +587,9 @@ func vmsIn(t *testing.T, runUID string, phase kubevirtv1.VirtualMachineInstanceP
 func measuring(t *testing.T, run, runUID string) {
 	t.Helper()
 	eventually(t, 4*time.Minute, func() error {
+		if done := pipelineRun(t, run); done.IsDone() {
+			t.Fatalf("PipelineRun %s ended before its VMs were measured: %v", run, done.Status.Conditions)
+		}
 		if err := vmsExist(t, runUID, 2, kubevirtv1.Running); err != nil {
 			return err
 		}

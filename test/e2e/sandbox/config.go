@@ -36,7 +36,8 @@ type component struct {
 	args []string
 }
 
-// etcd returns the node's member of etcd, with the flags of kubeadm.
+// etcd returns the node's member of etcd, with the flags of kubeadm. In addition it does not wait for the disk:
+// after a crash of the machine, only down is left.
 func etcd(p plan, n nodePlan) component {
 	peer := func(n nodePlan) string { return "https://" + netip.AddrPortFrom(n.IPs[0], etcdPeerPort).String() }
 	var members []string
@@ -57,6 +58,7 @@ func etcd(p plan, n nodePlan) component {
 		"--peer-cert-file=" + pkiDir + "etcd/peer.crt", "--peer-key-file=" + pkiDir + "etcd/peer.key",
 		"--peer-client-cert-auth=true", "--peer-trusted-ca-file=" + pkiDir + "etcd/ca.crt",
 		"--log-level=warn",
+		"--unsafe-no-fsync",
 	}}
 }
 
@@ -215,37 +217,26 @@ disabled_plugins = [
 `, containerdSocket, image("pause"), cniBinDir, d.file("nodes", n.Name, "cni"), snapshotter)
 }
 
-// podsWeight is the CPU weight of a sandbox's cgroup. A kubelet gives the pods of its node 1024 shares for each CPU; a
-// sandbox's cgroup has the pods of all its nodes. With the kernel's default, 1024, they would weigh as much as one of the
-// sandbox's kubelets, and starve on a busy machine.
+// cpuShares returns the CPU weight of the node's cgroup, in shares of cgroup v1. A kubelet gives the pods of its node 1024
+// shares for each CPU; with the kernel's default, 1024, all pods would weigh as much as the kubelet, and starve on a busy
+// machine. A control plane weighs twice as much: real ones have a machine of their own. Virtual machines that boot keep
+// all CPUs busy here, and beside them an API server with the weight of a worker does not answer for minutes.
 //
 // Source: MilliCPUToShares of the kubelet (pkg/kubelet/cm).
-func podsWeight(nodes, cpus int) cpuWeight { return cpuWeight(nodes * cpus * defaultShares) }
-
-// weight is the CPU weight of the node's cgroup in that of its sandbox. A real control plane has a machine of its own.
-// Here virtual machines that boot keep all CPUs busy: an API server with the weight of a worker answers too late for
-// kubelets, virt-handler and Multus.
-func (n nodePlan) weight() cpuWeight {
+func (n nodePlan) cpuShares(cpus int) int {
 	if n.ControlPlane {
-		return 4 * defaultShares
+		return 2 * 1024 * cpus
 	}
-	return defaultShares
+	return 1024 * cpus
 }
 
-// cpuWeight is the CPU weight of a cgroup, in shares of cgroup v1.
-type cpuWeight int
-
-const (
-	defaultShares = 1024    // the kernel's default of cpu.shares
-	mostShares    = 1 << 18 // the kernel's limit of cpu.shares
-)
-
-// files are the weight by the file of the cgroup: cpu.shares of cgroup v1 and cpu.weight of v2.
+// cpuWeights returns a CPU weight by the file of the cgroup: cpu.shares of cgroup v1 and cpu.weight of v2.
 //
 // Source: KEP-2254, for the conversion of shares to a weight.
-func (w cpuWeight) files() map[string]int {
-	shares := min(int(w), mostShares)
-	return map[string]int{"cpu.shares": shares, "cpu.weight": 1 + (shares-2)*9999/(mostShares-2)}
+func cpuWeights(shares int) map[string]int {
+	const most = 1 << 18 // the kernel's limit of shares
+	shares = min(shares, most)
+	return map[string]int{"cpu.shares": shares, "cpu.weight": 1 + (shares-2)*9999/(most-2)}
 }
 
 // kubeletConfig returns the node's KubeletConfiguration. It differs from the defaults of Kubernetes

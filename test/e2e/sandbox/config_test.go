@@ -94,21 +94,16 @@ func TestNodeTimes(t *testing.T) {
 
 // The weights of kubelets: of 1024 shares for each CPU, and the same as a weight of cgroup v2.
 func TestPodsWeighAsOnRealNodes(t *testing.T) {
-	for _, tt := range []struct{ nodes, cpus, shares, weight int }{
-		{1, 1, 1024, 39}, {1, 2, 2048, 79}, {5, 2, 10240, 391}, {100, 64, 262144, 10000},
+	for _, tt := range []struct {
+		node                 nodePlan
+		cpus, shares, weight int
+	}{
+		{nodePlan{}, 1, 1024, 39}, {nodePlan{}, 2, 2048, 79}, {nodePlan{ControlPlane: true}, 2, 4096, 157},
+		{nodePlan{}, 512, 262144, 10000},
 	} {
-		got := podsWeight(tt.nodes, tt.cpus).files()
+		got := cpuWeights(tt.node.cpuShares(tt.cpus))
 		if got["cpu.shares"] != tt.shares || got["cpu.weight"] != tt.weight || len(got) != 2 {
-			t.Errorf("%d nodes on %d CPUs: %v, want %d shares or weight %d", tt.nodes, tt.cpus, got, tt.shares, tt.weight)
-		}
-	}
-}
-
-func TestControlPlanesWeighMoreThanWorkers(t *testing.T) {
-	worker, controlPlane := nodePlan{}.weight().files(), nodePlan{ControlPlane: true}.weight().files()
-	for file := range worker {
-		if ratio := controlPlane[file] / worker[file]; ratio < 3 || ratio > 4 {
-			t.Errorf("%s of a control plane is %d, of a worker %d: want 3 to 4 times as much", file, controlPlane[file], worker[file])
+			t.Errorf("%+v on %d CPUs: %v, want %d shares or weight %d", tt.node, tt.cpus, got, tt.shares, tt.weight)
 		}
 	}
 }

@@ -510,13 +510,14 @@ func (c *cluster) makeCgroups() error {
 				}
 			}
 		}
-		weights := map[string]cpuWeight{top: podsWeight(len(c.Nodes), runtime.NumCPU())}
+		shares := map[string]int{}
 		for _, n := range c.Nodes {
-			weights[filepath.Join(top, n.Name)] = n.weight()
+			shares[filepath.Join(top, n.Name)] = n.cpuShares(runtime.NumCPU())
+			shares[top] += n.cpuShares(runtime.NumCPU())
 		}
-		for dir, weight := range weights {
-			for file, value := range weight.files() {
-				if err := writeExisting(filepath.Join(dir, file), strconv.Itoa(value)); err != nil {
+		for dir, of := range shares {
+			for file, weight := range cpuWeights(of) {
+				if err := writeExisting(filepath.Join(dir, file), strconv.Itoa(weight)); err != nil {
 					return fmt.Errorf("set the CPU weight of %s: %w", dir, err)
 				}
 			}
