@@ -389,24 +389,20 @@ func (c *cluster) processesOf(f componentFault) ([]int, error) {
 	if node == "" {
 		node = "*"
 	}
-	// pods-log/NAMESPACE_POD_UID and pods/UID are the layout of the kubelet. Do not ask the API
-	// server: it may be silent too.
-	var dirs []string
+	// pods-log/NAMESPACE_POD_UID is the layout of the kubelet. Do not ask the API server: it may be silent too.
+	var uids []string
 	for _, name := range []string{pod, pod + "-*"} {
 		// Glob fails only for malformed patterns.
 		found, _ := filepath.Glob(c.file("nodes", node, "pods-log", namespace+"_"+name+"_*"))
 		for _, dir := range found {
-			uid := dir[strings.LastIndex(dir, "_")+1:]
-			nodeDir := filepath.Dir(filepath.Dir(dir))
-			dirs = append(dirs, filepath.Join("/nodes", filepath.Base(nodeDir), "kubelet", "pods", uid))
+			uids = append(uids, dir[strings.LastIndex(dir, "_")+1:])
 		}
 	}
-	return processesOfPods(dirs)
+	return processesOfPods(uids)
 }
 
-// processesOfPods returns the processes of the pods with these directories. It compares only the
-// ends of paths, because the beginning depends on the file system.
-func processesOfPods(dirs []string) ([]int, error) {
+// processesOfPods returns the processes of the pods with these UIDs.
+func processesOfPods(uids []string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -417,17 +413,16 @@ func processesOfPods(dirs []string) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		dir, err := podDirectory(pid)
-		if err == nil && slices.ContainsFunc(dirs, func(d string) bool { return strings.HasSuffix(dir, d) }) {
+		if uid, err := podUID(pid); err == nil && slices.Contains(uids, uid) {
 			found = append(found, pid)
 		}
 	}
 	return found, nil
 }
 
-// podDirectory returns the kubelet's directory of the pod of a process, as a path in the root of
-// its file system. Every container mounts a file of this directory at /dev/termination-log.
-func podDirectory(pid int) (string, error) {
+// podUID returns the UID of the pod of a process. Every container mounts a file of the pod's directory at
+// /dev/termination-log: .../pods/UID/containers/...
+func podUID(pid int) (string, error) {
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	if err != nil {
 		return "", fmt.Errorf("process %d: %w", pid, err)
@@ -436,7 +431,7 @@ func podDirectory(pid int) (string, error) {
 		fields := strings.Fields(line) // proc_pid_mountinfo(5): 3 is the root of the mount, 4 the mount point
 		if len(fields) > 4 && fields[4] == "/dev/termination-log" {
 			dir, _, _ := strings.Cut(fields[3], "/containers/")
-			return dir, nil
+			return filepath.Base(dir), nil
 		}
 	}
 	return "", fmt.Errorf("process %d does not belong to a pod", pid)
