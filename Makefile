@@ -255,7 +255,7 @@ e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then rea
 	$(SANDBOX) --state $(VMS) up --worker-names node01,node02 --with multus,kubevirt; \
 	$(SANDBOX) --state $(VMS) load dist/images.tar dist/guest.tar; \
 	wait $$guests || failed=1; cat bin/real-guests.log; \
-	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel 2 -run '^TestVM' $(NOT_AGAIN) -v ./test/e2e $(PATIENCE) || failed=1; \
+	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel $(if $(SLOW),2,3) -run '^TestVM' $(NOT_AGAIN) -v ./test/e2e $(PATIENCE) || failed=1; \
 	test $$failed = 0
 
 # Tests on another kernel than this machine's, in a virtual machine with Debian's: it has IPVS, which many machines do

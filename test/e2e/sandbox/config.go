@@ -217,17 +217,20 @@ disabled_plugins = [
 `, containerdSocket, image("pause"), cniBinDir, d.file("nodes", n.Name, "cni"), snapshotter)
 }
 
-// cpuShares returns the CPU weight of the node's cgroup, in shares of cgroup v1. A kubelet gives the pods of its node 1024
-// shares for each CPU; with the kernel's default, 1024, all pods would weigh as much as the kubelet, and starve on a busy
-// machine. A control plane weighs twice as much: real ones have a machine of their own. Virtual machines that boot keep
-// all CPUs busy here, and beside them an API server with the weight of a worker does not answer for minutes.
+// podShares are the shares of cgroup v1 that a kubelet gives the pods of its node for each CPU. With the kernel's
+// default, 1024, the pods of all nodes would weigh as much as one of the kubelets, and starve on a busy machine.
 //
 // Source: MilliCPUToShares of the kubelet (pkg/kubelet/cm).
-func (n nodePlan) cpuShares(cpus int) int {
+const podShares = 1024
+
+// cpuShares returns the shares of the node's pods among those of its sandbox. A control plane has twice those of a
+// worker: real ones have a machine of their own. Virtual machines that boot keep all CPUs busy here, and beside them
+// an API server with the shares of a worker does not answer for minutes.
+func (n nodePlan) cpuShares() int {
 	if n.ControlPlane {
-		return 2 * 1024 * cpus
+		return 2 * podShares
 	}
-	return 1024 * cpus
+	return podShares
 }
 
 // cpuWeights returns a CPU weight by the file of the cgroup: cpu.shares of cgroup v1 and cpu.weight of v2.

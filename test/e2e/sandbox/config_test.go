@@ -92,18 +92,14 @@ func TestNodeTimes(t *testing.T) {
 	}
 }
 
-// The weights of kubelets: of 1024 shares for each CPU, and the same as a weight of cgroup v2.
-func TestPodsWeighAsOnRealNodes(t *testing.T) {
-	for _, tt := range []struct {
-		node                 nodePlan
-		cpus, shares, weight int
-	}{
-		{nodePlan{}, 1, 1024, 39}, {nodePlan{}, 2, 2048, 79}, {nodePlan{ControlPlane: true}, 2, 4096, 157},
-		{nodePlan{}, 512, 262144, 10000},
+// Shares, and the same as a weight of cgroup v2.
+func TestCPUWeights(t *testing.T) {
+	for shares, weight := range map[int]int{
+		nodePlan{}.cpuShares(): 39, nodePlan{ControlPlane: true}.cpuShares(): 79, 10240: 391, 1 << 18: 10000, 1 << 20: 10000,
 	} {
-		got := cpuWeights(tt.node.cpuShares(tt.cpus))
-		if got["cpu.shares"] != tt.shares || got["cpu.weight"] != tt.weight || len(got) != 2 {
-			t.Errorf("%+v on %d CPUs: %v, want %d shares or weight %d", tt.node, tt.cpus, got, tt.shares, tt.weight)
+		got := cpuWeights(shares)
+		if got["cpu.shares"] != min(shares, 1<<18) || got["cpu.weight"] != weight || len(got) != 2 {
+			t.Errorf("%d shares: %v, want weight %d", shares, got, weight)
 		}
 	}
 }

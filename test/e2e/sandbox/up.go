@@ -512,8 +512,8 @@ func (c *cluster) makeCgroups() error {
 		}
 		shares := map[string]int{}
 		for _, n := range c.Nodes {
-			shares[filepath.Join(top, n.Name)] = n.cpuShares(runtime.NumCPU())
-			shares[top] += n.cpuShares(runtime.NumCPU())
+			shares[filepath.Join(top, n.Name)] = n.cpuShares()
+			shares[top] += podShares * runtime.NumCPU()
 		}
 		for dir, of := range shares {
 			for file, weight := range cpuWeights(of) {
