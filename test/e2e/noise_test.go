@@ -25,14 +25,12 @@ var noisyRuns = flag.Int("noisy", 1, "runs of TestNoise in which only 0.3% of al
 // that gone. With the ingress of one node dead beside the noise, that is the only finding.
 func TestNoise(t *testing.T) {
 	fault(t, "loss", "--percent", "0.3")
-	gone := 0
-	for range 3 { // on a busy machine an interruption can come too late, when all pairs are measured
-		if gone = interrupted(t); gone > 0 {
-			break
-		}
+	inTime := false
+	for try := 0; try < 3 && !inTime; try++ { // on a busy machine an interruption can come when pairs are measured already
+		inTime = interrupted(t)
 	}
-	if gone == 0 {
-		t.Error("no interruption came while pairs were measured: want pairs that are gone")
+	if !inTime {
+		t.Error("no interruption ended before agents had measured a pair")
 	}
 
 	for i := range *noisyRuns {
@@ -54,13 +52,21 @@ func TestNoise(t *testing.T) {
 }
 
 // interrupted runs the plan noise, which must pass, and interrupts the network for two seconds once all agents measure.
-// It returns how many pairs failed first, and passed in the second look.
-func interrupted(t *testing.T) int {
+// It reports whether the interruption was over before an agent had measured a pair. Then some pairs must have failed
+// first, and passed in the second look.
+func interrupted(t *testing.T) bool {
 	t.Helper()
 	c := start(t, "run", plans, "--plan", "noise", "--output", "json")
 	uid := string(pipelineRun(t, c.started(t)).UID)
 	eventually(t, 2*time.Minute, func() error { return controlled(t, uid) })
-	fault(t, "drop", "--for", "2s")
+	const interruption = 2 * time.Second
+	fault(t, "drop", "--for", interruption.String())
+	time.Sleep(interruption)
+	logs, err := agentLogs(t, uid)
+	inTime := err == nil
+	for _, log := range logs {
+		inTime = inTime && !bytes.Contains(log, []byte(`"observation":`))
+	}
 	if code := c.wait(t); code != 0 {
 		t.Errorf("exit code %d, want 0: %s", code, c.stderr.String())
 	}
@@ -74,16 +80,27 @@ func interrupted(t *testing.T) int {
 			gone++
 		}
 	}
-	if said := strings.Contains(describe(t, r), "gone"); said != (gone > 0) {
-		t.Errorf("%d pairs are gone, and the report says so: %t:\n%s", gone, said, describe(t, r))
+	if inTime && (gone == 0 || !strings.Contains(describe(t, r), "gone")) {
+		t.Errorf("want pairs that are gone:\n%s", describe(t, r))
 	}
 	checkResults(t, r)
-	return gone
+	return inTime
 }
 
 // controlled returns nil if each agent of a run, of which there are some, has reported control pairs, and so measures
 // pairs of its worksheet now.
 func controlled(t *testing.T, uid string) error {
+	logs, err := agentLogs(t, uid)
+	for name, log := range logs {
+		if !bytes.Contains(log, []byte(`"control":`)) {
+			return fmt.Errorf("%s has reported no control pair: %.200q", name, log)
+		}
+	}
+	return err
+}
+
+// agentLogs returns the logs of a run's agents by the names of their pods. It fails if there is no agent.
+func agentLogs(t *testing.T, uid string) (map[string][]byte, error) {
 	pods := cluster(t).Kube.CoreV1().Pods
 	list, err := pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{
 		LabelSelector: fmt.Sprintf("%s=%s,%s=%s", checkup.LabelRun, uid, checkup.LabelRole, checkup.RoleAgent)})
@@ -91,16 +108,13 @@ func controlled(t *testing.T, uid string) error {
 		err = errors.New("no agents")
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
+	logs := map[string][]byte{}
 	for _, p := range list.Items {
-		log, err := pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(t.Context())
-		if err != nil {
-			return err
-		}
-		if !bytes.Contains(log, []byte(`"control":`)) {
-			return fmt.Errorf("%s has reported no control pair: %.200q", p.Name, log)
+		if logs[p.Name], err = pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(t.Context()); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return logs, nil
 }

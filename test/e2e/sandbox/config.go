@@ -217,11 +217,14 @@ disabled_plugins = [
 `, containerdSocket, image("pause"), cniBinDir, d.file("nodes", n.Name, "cni"), snapshotter)
 }
 
-// podShares are the shares of cgroup v1 that a kubelet gives the pods of its node for each CPU. With the kernel's
-// default, 1024, the pods of all nodes would weigh as much as one of the kubelets, and starve on a busy machine.
+// podShares are the shares of cgroup v1 that a kubelet gives the pods of its node for each CPU.
 //
 // Source: MilliCPUToShares of the kubelet (pkg/kubelet/cm).
 const podShares = 1024
+
+// cpuShares returns the shares of a sandbox's cgroup, which has the pods of all its nodes. With the kernel's default,
+// 1024, they would weigh as much as one of the sandbox's kubelets, and starve on a busy machine.
+func (p plan) cpuShares(cpus int) int { return podShares * len(p.Nodes) * cpus }
 
 // cpuShares returns the shares of the node's pods among those of its sandbox. A control plane has twice those of a
 // worker: real ones have a machine of their own. Virtual machines that boot keep all CPUs busy here, and beside them

@@ -92,15 +92,22 @@ func TestNodeTimes(t *testing.T) {
 	}
 }
 
-// Shares, and the same as a weight of cgroup v2.
-func TestCPUWeights(t *testing.T) {
-	for shares, weight := range map[int]int{
-		nodePlan{}.cpuShares(): 39, nodePlan{ControlPlane: true}.cpuShares(): 79, 10240: 391, 1 << 18: 10000, 1 << 20: 10000,
+// The weights of kubelets: of 1024 shares for each CPU, and the same as a weight of cgroup v2.
+func TestPodsWeighAsOnRealNodes(t *testing.T) {
+	for _, tt := range []struct{ nodes, cpus, shares, weight int }{
+		{1, 1, 1024, 39}, {1, 2, 2048, 79}, {5, 2, 10240, 391}, {100, 64, 262144, 10000},
 	} {
-		got := cpuWeights(shares)
-		if got["cpu.shares"] != min(shares, 1<<18) || got["cpu.weight"] != weight || len(got) != 2 {
-			t.Errorf("%d shares: %v, want weight %d", shares, got, weight)
+		got := cpuWeights(plan{Nodes: make([]nodePlan, tt.nodes)}.cpuShares(tt.cpus))
+		if got["cpu.shares"] != tt.shares || got["cpu.weight"] != tt.weight || len(got) != 2 {
+			t.Errorf("%d nodes on %d CPUs: %v, want %d shares or weight %d", tt.nodes, tt.cpus, got, tt.shares, tt.weight)
 		}
+	}
+}
+
+func TestControlPlanesWeighTwiceAsMuchAsWorkers(t *testing.T) {
+	worker, controlPlane := nodePlan{}.cpuShares(), nodePlan{ControlPlane: true}.cpuShares()
+	if worker != 1024 || controlPlane != 2048 {
+		t.Errorf("%d shares of a worker, %d of a control plane, want 1024 and 2048", worker, controlPlane)
 	}
 }
 

@@ -510,10 +510,9 @@ func (c *cluster) makeCgroups() error {
 				}
 			}
 		}
-		shares := map[string]int{}
+		shares := map[string]int{top: c.plan.cpuShares(runtime.NumCPU())}
 		for _, n := range c.Nodes {
 			shares[filepath.Join(top, n.Name)] = n.cpuShares()
-			shares[top] += podShares * runtime.NumCPU()
 		}
 		for dir, of := range shares {
 			for file, weight := range cpuWeights(of) {
