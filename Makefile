@@ -112,8 +112,12 @@ DASHBOARD := /var/lib/checkplan-e2e-dashboard
 .PHONY: e2e
 e2e: e2e-pages e2e-pods e2e-faults e2e-vms e2e-sandbox ## run the end-to-end tests, with injected faults, on three sandboxes
 
+.PHONY: bin/e2e.test
+bin/e2e.test:
+	go test -c -vet=off -tags e2e -o $@ ./test/e2e
+
 .PHONY: e2e-ready
-e2e-ready: build $(SANDBOX) images ## install the Debian packages that e2e needs, and build what its parts share
+e2e-ready: build $(SANDBOX) images bin/e2e.test ## install the Debian packages that e2e needs, and build what its parts share
 	$(SANDBOX) preflight --install --with aggregated,resolvers,multus,kubevirt
 	command -v qemu-system-x86_64 || apt-get install --yes --quiet --no-install-recommends qemu-system-x86
 	@# Each sandbox needs more than 50, and the kernel's default is 128.
@@ -133,10 +137,17 @@ FAULTS := ^Test(CleanNetwork|ServiceFaults|Faults|Regression|StoppedKubelet|PodN
 # beside other sandboxes, and three times on slow cores. What they promise may not.
 SLOW :=
 PATIENCE = -patience $(if $(SLOW),3,2)
+AT_ONCE  = -test.parallel $(if $(SLOW),2,4)
+
+# A directory of files: the parts together run at most one test for each file at once. Empty: each part as many as it can.
+TURNS :=
 
 # Names of tests that .ci/run does not repeat, with | between them.
 PASSED    :=
-NOT_AGAIN = $(if $(PASSED),-skip '^($(PASSED))$$')
+NOT_AGAIN = $(if $(PASSED),-test.skip '^($(PASSED))$$')
+
+# The end-to-end tests: as go test -v, but built once for all parts.
+E2E = env -C test/e2e ../../bin/e2e.test -test.v $(PATIENCE) $(if $(TURNS),-turns $(abspath $(TURNS)))
 
 # What programs the Services of e2e-pods and e2e-services: a value of the sandbox's --service-proxy. Empty: kube-proxy, in
 # its mode nftables in e2e-pods and iptables in e2e-services.
@@ -153,9 +164,9 @@ e2e-pods: e2e-ready $(PROXY_PROGRAMS) ## that of them which needs neither VMs no
 	$(SANDBOX) --state $(PODS) up --control-planes 2 --with aggregated,resolvers $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)); \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
 	export KUBECONFIG=$(PODS)/kubeconfig; failed=0; rm -f $(TIMED_MARKER); \
-	go test -tags e2e -count 1 -timeout 30m -run '$(TIMED)' $(NOT_AGAIN) -v ./test/e2e $(PATIENCE) || failed=1; \
+	$(E2E) -test.timeout 30m -test.run '$(TIMED)' $(NOT_AGAIN) || failed=1; \
 	touch $(TIMED_MARKER); \
-	go test -tags e2e -count 1 -timeout 60m -parallel $(if $(SLOW),2,3) -skip '$(TIMED)|$(FAULTS)|$(PROXY_FAULTS)|^TestVM|^TestSoak$(if $(PASSED),|^($(PASSED))$$)' -v ./test/e2e $(PATIENCE) || failed=1; \
+	$(E2E) -test.timeout 60m $(AT_ONCE) -test.skip '$(TIMED)|$(FAULTS)|$(PROXY_FAULTS)|^TestVM|^TestSoak$(if $(PASSED),|^($(PASSED))$$)' || failed=1; \
 	test $$failed = 0
 
 .PHONY: e2e-faults
@@ -163,7 +174,7 @@ e2e-faults: e2e-ready ## that of them which breaks the network of all pods
 	trap '$(SANDBOX) --state $(FAULTY) down' EXIT; \
 	$(SANDBOX) --state $(FAULTY) up; \
 	$(SANDBOX) --state $(FAULTY) load dist/images.tar; \
-	KUBECONFIG=$(FAULTY)/kubeconfig go test -tags e2e -count 1 -timeout 60m -run '$(FAULTS)' $(NOT_AGAIN) -v ./test/e2e $(PATIENCE)
+	export KUBECONFIG=$(FAULTY)/kubeconfig; $(E2E) -test.timeout 60m -test.run '$(FAULTS)' $(NOT_AGAIN)
 
 # The tests of Services with another service proxy than that of the other parts. Not part of e2e, because of its time.
 .PHONY: e2e-services
@@ -173,8 +184,8 @@ e2e-services: e2e-ready $(PROXY_PROGRAMS) ## the tests of Services with SERVICE_
 	$(SANDBOX) preflight --install --service-proxy $(PROXY_OF_SERVICES); \
 	$(SANDBOX) --state $(PROXY) up --service-proxy $(PROXY_OF_SERVICES); \
 	$(SANDBOX) --state $(PROXY) load dist/images.tar; \
-	KUBECONFIG=$(PROXY)/kubeconfig go test -tags e2e -count 1 -timeout 40m \
-		-run '$(PROXY_FAULTS)|^Test(Services|ServiceFaults|ServiceCanary|DNS|State|NodeState)$$' -v ./test/e2e $(PATIENCE)
+	export KUBECONFIG=$(PROXY)/kubeconfig; $(E2E) -test.timeout 40m \
+		-test.run '$(PROXY_FAULTS)|^Test(Services|ServiceFaults|ServiceCanary|DNS|State|NodeState)$$'
 
 # Kubernetes' own tests of Services, on one sandbox with each of these service proxies in turn. Not part of e2e, because
 # of its time.
@@ -204,7 +215,7 @@ e2e-dashboard: e2e-ready chromium ## the Tekton Dashboard in a real Chromium, on
 	$(SANDBOX) preflight --install --with dashboard; \
 	$(SANDBOX) --state $(DASHBOARD) up --nodes 1 --with dashboard; \
 	$(SANDBOX) --state $(DASHBOARD) load dist/images.tar; \
-	KUBECONFIG=$(DASHBOARD)/kubeconfig CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -timeout 15m -run '^TestRealDashboard$$' -v ./test/e2e $(PATIENCE)
+	export KUBECONFIG=$(DASHBOARD)/kubeconfig CHECKPLAN_BROWSER=required; $(E2E) -test.timeout 15m -test.run '^TestRealDashboard$$'
 
 # Its go.mod replaces a module, so "go install" refuses it, and it is built from a module that requires it.
 bin/tkn:
@@ -239,7 +250,7 @@ soak: e2e-ready $(PROXY_PROGRAMS) ## 100 clean runs on a busy machine, 200 with 
 	$(if $(SERVICE_PROXY),$(SANDBOX) preflight --install --service-proxy $(SERVICE_PROXY);) \
 	$(SANDBOX) --state $(PODS) up $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)); \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
-	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 240m -run '^Test(Soak|Noise$$)' -v ./test/e2e $(PATIENCE) \
+	export KUBECONFIG=$(PODS)/kubeconfig; $(E2E) -test.timeout 240m -test.run '^Test(Soak|Noise$$)' \
 		-clean 100 -killed 200 -rolling 20 -schedule -regression 20 -noisy 20
 
 .PHONY: e2e-vms-ready
@@ -255,7 +266,7 @@ e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then rea
 	$(SANDBOX) --state $(VMS) up --worker-names node01,node02 --with multus,kubevirt; \
 	$(SANDBOX) --state $(VMS) load dist/images.tar dist/guest.tar; \
 	wait $$guests || failed=1; cat bin/real-guests.log; \
-	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel $(if $(SLOW),2,3) -run '^TestVM' $(NOT_AGAIN) -v ./test/e2e $(PATIENCE) || failed=1; \
+	export KUBECONFIG=$(VMS)/kubeconfig; $(E2E) -test.timeout 60m $(AT_ONCE) -test.run '^TestVM' $(NOT_AGAIN) || failed=1; \
 	test $$failed = 0
 
 # Tests on another kernel than this machine's, in a virtual machine with Debian's: it has IPVS, which many machines do

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -64,18 +65,25 @@ func TestRooms(t *testing.T) {
 	if err != nil {
 		t.Fatalf("git ls-files: %v", err)
 	}
+	sources := map[string][]byte{}
+	for file := range strings.FieldsSeq(string(out)) {
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || strings.Contains(file, "test/") {
+			continue
+		}
+		if sources[file], err = os.ReadFile("../" + file); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, r := range rooms {
 		found := map[string]bool{}
-		for file := range strings.FieldsSeq(string(out)) {
-			if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, r.room) || strings.Contains(file, "test/") {
+		name := []byte(path.Base(r.room)) // every match contains it, in small letters or not
+		for file, content := range sources {
+			if strings.HasPrefix(file, r.room) {
 				continue
 			}
-			content, err := os.ReadFile("../" + file)
-			if err != nil {
-				t.Fatal(err)
-			}
 			for line := range bytes.Lines(content) {
-				if r.name.Match(line) {
+				// Much faster than the expression alone.
+				if bytes.Contains(bytes.ToLower(line), name) && r.name.Match(line) {
 					found[file] = true
 					if r.files[file] == "" {
 						t.Errorf("%s knows %s: %s", file, r.room, bytes.TrimSpace(line))

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net/http/httptest"
 	"path"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,13 +41,21 @@ var catalogPlans = sync.OnceValue(func() *load.Result {
 	return all
 })
 
+// defaultCatalog is the catalog of catalogPlans without options.
+var defaultCatalog = sync.OnceValues(func() (tekton.Files, error) {
+	return tekton.Catalog(catalogPlans().Plans, tekton.Options{})
+})
+
 // catalogOf is the catalog of catalogPlans.
 func catalogOf(t *testing.T, o tekton.Options) tekton.Files {
 	t.Helper()
 	for _, p := range catalogPlans().Problems {
 		t.Fatal(p)
 	}
-	files, err := tekton.Catalog(catalogPlans().Plans, o)
+	files, err := defaultCatalog()
+	if !reflect.DeepEqual(o, tekton.Options{}) {
+		files, err = tekton.Catalog(catalogPlans().Plans, o)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

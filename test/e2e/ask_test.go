@@ -24,7 +24,7 @@ import (
 // other is reached; it is not while packets between these two pods alone are dropped, as by a NetworkPolicy. What is
 // left in the source pod are containers that have ended. It runs in parallel: nothing else notices its fault.
 func TestAsk(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	const namespace = "shop"
 	c := cluster(t)
 	made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{checkup.LabelPodSecurity: "restricted"}}}

@@ -27,7 +27,7 @@ const registry = "127.0.0.1:15000"
 // whose Tasks are in another namespace: Tekton's resolvers find both. Somebody pushes another bundle to the same tag
 // before the first run, which does not use it.
 func TestBundle(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	const plan = "../../plans/smoke.cue"
 	forwardRegistry(t)
 	dir := t.TempDir()

@@ -39,7 +39,7 @@ func TestDashboardRuns(t *testing.T) {
 	again.Labels[checkup.LabelVerdict] = "fail"
 
 	t.Run("without an account", func(t *testing.T) {
-		t.Parallel()
+		parallel(t)
 		r := create(t, form(""), nil)
 		if r.IsSuccessful() || r.Labels[checkup.LabelVerdict] != "" {
 			t.Errorf("succeeded is %v, labels %v", r.IsSuccessful(), r.Labels)
@@ -60,7 +60,7 @@ func TestDashboardRuns(t *testing.T) {
 		nothingLeft(t, string(r.UID))
 	})
 	t.Run("with the account for all tasks", func(t *testing.T) {
-		t.Parallel()
+		parallel(t)
 		r := create(t, form("full"), nil)
 		if !r.IsSuccessful() || r.Labels[checkup.LabelVerdict] != "pass" {
 			t.Errorf("conditions %+v, labels %v", r.Status.Conditions, r.Labels)
@@ -68,7 +68,7 @@ func TestDashboardRuns(t *testing.T) {
 		nothingLeft(t, string(r.UID))
 	})
 	t.Run("rerun", func(t *testing.T) {
-		t.Parallel()
+		parallel(t)
 		absent := false
 		r := create(t, again, func(r *pipelinev1.PipelineRun) {
 			verdict := r.Labels[checkup.LabelVerdict]

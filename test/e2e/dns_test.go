@@ -28,7 +28,7 @@ const dnsNamespace = "e2e-dns"
 // Services of all sorts. When one server gets no packet from other nodes, and when a third one answers NXDOMAIN, these
 // are found.
 func TestDNS(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	serveDNS(t)
 
 	r := runPlan(t, "dns", 0)

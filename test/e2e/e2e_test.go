@@ -371,6 +371,74 @@ func within(t *testing.T, limit time.Duration, f func() error) {
 	}
 }
 
+var turns = flag.String("turns", "",
+	"a directory of files: all processes with this flag together run at most one test for each file at once")
+
+// own is the turn that this process has until it ends, so that tests which run one after the other never wait. It is in
+// the channel while no parallel test has it.
+var own = make(chan *os.File, 1)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *turns != "" {
+		f, err := turn()
+		for ; f == nil && err == nil; f, err = turn() {
+			time.Sleep(time.Second / 2)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "wait for a turn:", err)
+			os.Exit(1)
+		}
+		own <- f
+	}
+	os.Exit(m.Run())
+}
+
+// turn locks a file of -turns, until the file is closed. It returns nil if all are locked.
+func turn() (*os.File, error) {
+	files, err := filepath.Glob(filepath.Join(*turns, "*"))
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("no file in directory %s", *turns)
+	}
+	for _, name := range files {
+		f, openErr := os.OpenFile(name, os.O_RDWR, 0)
+		if openErr != nil {
+			return nil, openErr
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			return f, nil
+		}
+		err = errors.Join(err, f.Close())
+	}
+	return nil, err
+}
+
+// parallel runs a test beside others, when it has a turn. Parents of parallel subtests wait for none: their subtests do.
+func parallel(t *testing.T) {
+	t.Helper()
+	t.Parallel()
+	if *turns == "" {
+		return
+	}
+	for started := time.Now(); ; time.Sleep(time.Second / 2) {
+		select {
+		case f := <-own:
+			t.Cleanup(func() { own <- f })
+		default:
+			f, err := turn()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f == nil {
+				continue
+			}
+			t.Cleanup(func() { _ = f.Close() })
+		}
+		t.Logf("waited %s for its turn", time.Since(started).Round(time.Second))
+		return
+	}
+}
+
 // Explains and runs a plan twice: both runs pass, measure what explain predicted, and together measure the full mesh.
 func TestCleanNetwork(t *testing.T) {
 	type explanation struct {
@@ -566,7 +634,7 @@ func inconclusive(t *testing.T, r *checkup.Report, words string) {
 // The pairs of a killed agent are unmeasured, and those of an agent that reports what nobody requested. Neither costs the
 // third agent its pairs.
 func TestKilledAgent(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	c := start(t, "run", plans, "--plan", "slow", "--output", "json")
 	uid := string(pipelineRun(t, c.started(t)).UID)
 	eventually(t, 2*time.Minute, func() error {
@@ -725,7 +793,7 @@ func notReady(t *testing.T, node string) {
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	t.Run("Ctrl-C", func(t *testing.T) {
-		t.Parallel()
+		parallel(t)
 		c := start(t, "run", plans, "--plan", "slow", "--output", "json")
 		uid := string(pipelineRun(t, c.started(t)).UID)
 		eventually(t, 2*time.Minute, func() error { return probing(t, uid) })
@@ -742,7 +810,7 @@ func TestCancel(t *testing.T) {
 		nothingLeft(t, uid)
 	})
 	t.Run("Ctrl-C twice", func(t *testing.T) {
-		t.Parallel()
+		parallel(t)
 		c := start(t, "run", plans, "--plan", "slow")
 		uid := string(pipelineRun(t, c.started(t)).UID)
 		eventually(t, 2*time.Minute, func() error { return probing(t, uid) })
@@ -768,7 +836,7 @@ func TestCancel(t *testing.T) {
 	for _, status := range []pipelinev1.PipelineRunSpecStatus{pipelinev1.PipelineRunSpecStatusCancelled, pipelinev1.PipelineRunSpecStatusCancelledRunFinally} {
 		for _, when := range []string{"setup", "probe"} {
 			t.Run(string(status)+" during "+when, func(t *testing.T) {
-				t.Parallel()
+				parallel(t)
 				c := start(t, "run", plans, "--plan", "slow")
 				name := c.started(t)
 				uid := string(pipelineRun(t, name).UID)
@@ -819,7 +887,7 @@ func cancel(t *testing.T, name string, status pipelinev1.PipelineRunSpecStatus) 
 // A run that exceeds its timeout is still torn down and reported. Its 850 packets take 85 s: its tasks have 60 s, and
 // its agents 67 s, however late conclude starts on a busy machine.
 func TestRunTimesOut(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	r := runPlan(t, "slow", 1, "--set", "mesh.udp.count=850", "--timeout", "11m")
 	inconclusive(t, r, "unmeasured")
 	if reason := pipelineRun(t, r.Run).Status.GetCondition(apis.ConditionSucceeded).GetReason(); reason != "PipelineRunTimeout" {
@@ -830,7 +898,7 @@ func TestRunTimesOut(t *testing.T) {
 
 // Two runs of one plan at once do not disturb each other.
 func TestTwoRunsAtOnce(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	a := start(t, "run", plans, "--plan", "full", "--output", "json", "--set", "mesh.latency.p50=")
 	b := start(t, "run", plans, "--plan", "full", "--output", "json", "--set", "mesh.latency.p50=")
 	for _, c := range []*command{a, b} {
@@ -847,7 +915,7 @@ func TestTwoRunsAtOnce(t *testing.T) {
 
 // Checks run one after the other, and the report contains both.
 func TestChain(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	r := runPlan(t, "chain", 0)
 	if len(r.Checks) != 2 || r.Checks[0].Name != "first" || r.Checks[1].Name != "second" {
 		t.Fatalf("checks of the report:\n%s", describe(t, r))
@@ -858,7 +926,7 @@ func TestChain(t *testing.T) {
 
 // Existing pods are probed without a responder, on their own port.
 func TestExistingPods(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	r := runPlan(t, "existing", 0)
 	if r.Counts.Pass == 0 || r.Counts.Pass != r.Counts.Expected {
 		t.Errorf("want the cluster's DNS to answer every worker:\n%s", describe(t, r))
@@ -873,7 +941,7 @@ func TestExistingPods(t *testing.T) {
 
 // planner state prints where a node's proxy has to send the traffic of the cluster's API, and that its rules do that.
 func TestState(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	c := start(t, "state", "--node", "worker-1", "-n", "default", "--output", "json", "kubernetes")
 	if code := c.wait(t); code != 0 {
 		t.Fatalf("exit code %d: %s", code, c.stderr.String())
@@ -1031,7 +1099,7 @@ func TestImageCannotBePulled(t *testing.T) {
 
 // The report of an earlier run is the same from the cluster as from a file, and planner serve shows it.
 func TestReportAgain(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	c := start(t, "run", plans, "--plan", "ring", "--output", "json")
 	if code := c.wait(t); code != 0 {
 		t.Fatalf("exit code %d: %s", code, c.stderr.String())
@@ -1058,7 +1126,7 @@ func TestReportAgain(t *testing.T) {
 func TestBadDays(t *testing.T) {
 	t.Parallel()
 	t.Run("no node matches", func(t *testing.T) {
-		t.Parallel()
+		parallel(t)
 		r := runPlan(t, "nowhere", 1)
 		if r.Verdict != checkup.RunInconclusive || !strings.Contains(describe(t, r), "example.test/none") {
 			t.Errorf("want inconclusive, with the selector that matches nothing:\n%s", describe(t, r))
@@ -1066,7 +1134,7 @@ func TestBadDays(t *testing.T) {
 		nothingLeft(t, r.RunUID)
 	})
 	t.Run("unschedulable", func(t *testing.T) {
-		t.Parallel()
+		parallel(t)
 		r := runPlan(t, "unschedulable", 1)
 		inconclusive(t, r, "Insufficient memory")
 		kept := start(t, "evidence", r.Run)
@@ -1078,7 +1146,7 @@ func TestBadDays(t *testing.T) {
 		nothingLeft(t, r.RunUID)
 	})
 	t.Run("reachable, and must not be", func(t *testing.T) {
-		t.Parallel()
+		parallel(t)
 		r := runPlan(t, "isolated", 3)
 		if r.Counts.Fail != r.Counts.Expected {
 			t.Errorf("all pairs are reachable: want every pair to fail:\n%s", describe(t, r))
@@ -1086,7 +1154,7 @@ func TestBadDays(t *testing.T) {
 		nothingLeft(t, r.RunUID)
 	})
 	t.Run("kept on request", func(t *testing.T) {
-		t.Parallel()
+		parallel(t)
 		r := runPlan(t, "ring", 0, "--keep")
 		if err := fixturesOf(t, r.RunUID); err != nil {
 			t.Error(err)

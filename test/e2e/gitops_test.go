@@ -22,7 +22,7 @@ import (
 // Two overlays of one catalog, in two namespaces, do not disturb each other: runs of both pass side by side. They are
 // started by accounts that may start runs and read, but apply nothing.
 func TestOverlays(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	dir := t.TempDir()
 	if c := start(t, "catalog", "--plans", "../../plans/smoke.cue", filepath.Join(dir, "catalog")); c.wait(t) != 0 {
 		t.Fatal(c.stderr.String())

@@ -147,7 +147,7 @@ func unmeasuredKeys(t *testing.T, data map[string]string) {
 // Show 4: the document's unchanged example, with its Job. It takes five minutes, during which another client changes
 // the ConfigMap.
 func TestVMKiagnoseExample(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	kiagnoseUser(t)
 	const file, name = "testdata/kiagnose-example.yaml", "kubevirt-latency-checkup-config"
 	// The user's ConfigMap already exists. The document's has numbers as values, which Kubernetes does not accept.
@@ -249,7 +249,7 @@ func forgetCheckup(t *testing.T, name string) {
 
 // Show 3: a checkup that is impossible fails before any VM is created. The log has the time that it takes.
 func TestVMKiagnoseWrong(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	kiagnoseUser(t)
 	other := func(network string) map[string]string {
 		params := bridge10("node02")
@@ -309,7 +309,7 @@ func TestVMKiagnoseWrong(t *testing.T) {
 // The probe image alone, as a Job with the environment variables of the document. The one that succeeds has the rights
 // of kiagnose's own checkup only, and so no preflight pods; the other has all rights of the manifest.
 func TestVMKiagnoseJob(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	kiagnoseUser(t)
 	for _, tt := range []struct {
 		name, target string

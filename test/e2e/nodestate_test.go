@@ -28,7 +28,7 @@ import (
 // TestNodeState: the DaemonSet of catalog/node-state serves to a client on each node what pkg/nodestate computes from
 // the cluster. A server that is killed comes back, and its client gets what has changed meanwhile.
 func TestNodeState(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	const namespace = "checkplan-node-state"
 	sandbox(t, "kubectl", "apply", "-k", "../../catalog/node-state")
 	t.Cleanup(func() { sandbox(t, "kubectl", "delete", "--wait=false", "-k", "../../catalog/node-state") })

@@ -906,7 +906,7 @@ func reportedReasons(pod *corev1.Pod) (reasons map[string]int, message string, d
 // TestPlacementAdmission creates pods in a dry run on the sandbox's API server: pod security, quota, limits and
 // priority decide, and nothing is created.
 func TestPlacementAdmission(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	config := placementConfig(t)
 	c := kubernetes.NewForConfigOrDie(config)
 	const restricted, warned, limited, full = "placement-restricted", "placement-warned", "placement-limited", "placement-full"
@@ -1064,7 +1064,7 @@ spec:
 
 // The cluster's configuration is used instead of the plan's, with the precedence of the legacy flag.
 func TestPlacementNetworkConfig(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	absent := runPlan(t, "configured", 1)
 	if absent.Verdict != checkup.RunInconclusive || !strings.Contains(describe(t, absent), "network.config.openshift.io") {
 		t.Errorf("want inconclusive without the API, and its name:\n%s", describe(t, absent))

@@ -44,7 +44,7 @@ spec:
 // TestPolicies: in a namespace that admits every pod, the accounts of a plan may create pods as their phases make them,
 // and each rule of the policies refuses a pod that breaks it, for both accounts.
 func TestPolicies(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	const namespace, plan = "policed", "pod-mesh"
 	c := cluster(t)
 	made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}}}

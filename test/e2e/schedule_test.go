@@ -44,7 +44,7 @@ spec:
 // is resumed, within the policies of its account. The history has both runs, of which the first one fails. So each has
 // another verdict than the one before, which is an event on the schedule.
 func TestSchedule(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	const plan = "scheduled"
 	dir := t.TempDir()
 	policies := filepath.Join(dir, "out", "policies")

@@ -51,7 +51,7 @@ const (
 // network, only the rules are unmeasured, with the reason. When one node has lost the rule of one Service, this node and
 // this Service are found, by connecting and by reading the rules.
 func TestServices(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	address := serveServices(t)
 	makeNamespace(t, runsNamespace)
 
@@ -396,7 +396,7 @@ func rightWords(where, group, resource string, names []string, verb string) stri
 // node loses the rule of a Service while the run starts, each alone is found, with the node and the Service. Nothing is
 // left behind, of a run that was cancelled neither. TestServices has the runs in which all is right.
 func TestServiceCanary(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	var uids []string
 	// broken runs the plan, damages a node when the run has started, and returns the report and its only finding.
 	broken := func(damage func(uid string)) (*checkup.Report, checkup.Finding) {

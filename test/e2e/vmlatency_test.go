@@ -431,7 +431,7 @@ func TestVMFaults(t *testing.T) {
 
 // Without KubeVirt and Multus, the report names what is missing. It runs on the sandbox of the tests that need neither.
 func TestNoKubeVirt(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	r := runFile(t, vms, "anywhere", 1)
 	vmRun{report: r}.unmeasuredBecause(t, "KubeVirt", "not installed")
 	nothingLeft(t, r.RunUID)
@@ -439,7 +439,7 @@ func TestNoKubeVirt(t *testing.T) {
 
 // What can be measured is measured. The report names what cannot.
 func TestVMPrerequisites(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	r := runVMs(t, "wanting", 1)
 	inconclusive(t, r.report, "node-that-is-not")
 	r.caused(t, "node-that-is-not")
@@ -453,7 +453,7 @@ func TestVMPrerequisites(t *testing.T) {
 
 // A run that may not read the network of another namespace reports the missing right.
 func TestVMForbiddenNetwork(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	c := cluster(t)
 	placementNamespace(t, c.Kube, "vm-elsewhere", nil)
 	theirs := c.Dynamic.Resource(nadResource).Namespace("vm-elsewhere")
@@ -524,7 +524,7 @@ func bridgeNetwork(name string) *unstructured.Unstructured {
 
 // In whatever way a run is cancelled, its VMs and their pods are deleted within a minute.
 func TestVMCancel(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	cancelled := map[string]func(t *testing.T, c *command, run string){
 		"Ctrl-C": func(t *testing.T, c *command, _ string) {
 			if err := c.Process.Signal(syscall.SIGINT); err != nil {
@@ -734,7 +734,7 @@ func kubeVirtReady(t *testing.T) {
 
 // A general-purpose system instead of our own guest: it is logged in to, and measured with its own ping.
 func TestVMGeneralGuest(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	r := runVMs(t, "general", 0)
 	r.onePair(t, 25, 200*time.Millisecond, checkup.IPv4, checkup.IPv6)
 	r.phases(t, "general-purpose guest")
@@ -742,7 +742,7 @@ func TestVMGeneralGuest(t *testing.T) {
 
 // The report gives the reason why a guest cannot measure.
 func TestVMBadGuests(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	tests := []struct {
 		plan  string
 		words []string
@@ -798,7 +798,7 @@ func silentDisk(t *testing.T) string {
 // Two runs of one plan at the same time on one network do not disturb each other. The plan names no nodes, and the VMs
 // of each run are on different nodes.
 func TestVMTwoRunsAtOnce(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	seen := watchVMs(t)
 	var runs [2]vmRun
 	for i := range runs {
