@@ -99,8 +99,10 @@ endif
 # of the sandbox, whose imports are Kubernetes.
 .PHONY: test
 test: ## run the tests: hermetic, offline once modules are downloaded, race detector on
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off ./...
-	cd test/e2e/sandbox && go test -short -vet=off ./...
+	@# The sandbox's tests mostly wait.
+	mkdir -p bin; (cd test/e2e/sandbox && go test -short -vet=off ./...) > bin/test-sandbox.log 2>&1 & sandbox=$$!; failed=0; \
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off ./... || failed=1; \
+	wait $$sandbox || failed=1; cat bin/test-sandbox.log; test $$failed = 0
 
 # Each part of the end-to-end tests has a sandbox of its own, so that no fault of one disturbs another.
 PODS   := /var/lib/checkplan-e2e-pods

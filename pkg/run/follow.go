@@ -47,7 +47,7 @@ type TaskProgress struct {
 // Follower follows a run to its end.
 type Follower struct {
 	Cluster *Cluster
-	// Interval between two polls. 0 means half a second.
+	// Interval between two polls. 0 means a second.
 	Interval time.Duration
 	// Patience is how long the API server may fail to answer before Follow returns an
 	// error. The run continues. 0 means two minutes.
@@ -63,7 +63,7 @@ const deniedFor = 15 * time.Second
 // Follow returns the run when it is done, with any outcome. An error means that following
 // failed, not that the run failed. The run may still continue.
 func (f *Follower) Follow(ctx context.Context, name string) (*pipelinev1.PipelineRun, error) {
-	interval := cmp.Or(f.Interval, time.Second/2)
+	interval := cmp.Or(f.Interval, time.Second)
 	patience := cmp.Or(f.Patience, 2*time.Minute)
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -366,7 +366,7 @@ func within(t *testing.T, limit time.Duration, f func() error) {
 		select {
 		case <-ctx.Done():
 			t.Fatalf("after %s: %v", limit, err)
-		case <-time.After(200 * time.Millisecond):
+		case <-time.After(500 * time.Millisecond):
 		}
 	}
 }
@@ -413,14 +413,16 @@ func turn() (*os.File, error) {
 	return nil, err
 }
 
-// parallel runs a test beside others, when it has a turn. Parents of parallel subtests wait for none: their subtests do.
+// parallel runs a test beside others, when it has a turn. Parents of parallel subtests need none: their subtests do.
 func parallel(t *testing.T) {
 	t.Helper()
 	t.Parallel()
 	if *turns == "" {
 		return
 	}
-	for started := time.Now(); ; time.Sleep(time.Second / 2) {
+	for started := time.Now(); ; {
+		// First of all, so that a turn goes to a test that waits for it, and not always to the next test of this process.
+		time.Sleep(time.Second / 2)
 		select {
 		case f := <-own:
 			t.Cleanup(func() { own <- f })
@@ -434,7 +436,7 @@ func parallel(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = f.Close() })
 		}
-		t.Logf("waited %s for its turn", time.Since(started).Round(time.Second))
+		t.Logf("waited %.1f s for its turn", time.Since(started).Seconds()) // .ci/run reads it
 		return
 	}
 }

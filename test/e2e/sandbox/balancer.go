@@ -120,13 +120,18 @@ func readiness(address string, roots *x509.CertPool, dial dialFunc) func(context
 	}
 }
 
-// check checks the readiness of a backend until ctx ends.
+// check checks the readiness of a backend until ctx ends. Of a single backend, it does so only until it is ready: clients
+// have no other.
 func (b *balancer) check(ctx context.Context, back *backend, roots *x509.CertPool) {
 	ask := readiness(back.address, roots, nil)
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	for {
-		b.checked(back, ask(ctx))
+		err := ask(ctx)
+		b.checked(back, err)
+		if err == nil && len(b.backends) == 1 {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
