@@ -7,12 +7,15 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/servicecheck"
 )
 
 // rules are those of a dns check, in the order in which their problems are reported.
 func rules() []kind.Rule {
 	return append([]kind.Rule{
-		kind.RuleOf("durations", durations),
+		kind.RuleOf("durations", func(s *Spec, r kind.Reporter) {
+			servicecheck.Durations(s.Probe, s.Expect.Latency, s.Limits, s.Timeouts, r)
+		}),
 		kind.RuleOf("namespace-twice", func(s *Spec, r kind.Reporter) { s.Services.NamespaceTwice(r) }),
 		kind.RuleOf("servers", func(s *Spec, r kind.Reporter) {
 			kind.AtLeastOne(s.Servers, "server", "Resolver, Endpoints", r, "servers")
@@ -36,14 +39,6 @@ func parts(s *Spec) kind.Parts {
 	}
 	s.Services.Parts(&p)
 	return p
-}
-
-func durations(s *Spec, report kind.Reporter) {
-	kind.Duration(s.Probe.Interval, 1, report, "probe", "interval")
-	kind.Duration(s.Probe.Timeout, 1, report, "probe", "timeout")
-	kind.LatencyDurations(s.Expect.Latency, report)
-	kind.Duration(s.Limits.StartJitter, 0, report, "limits", "startJitter")
-	kind.Timeouts(s.Timeouts, report)
 }
 
 // names checks that names can be asked for: the cluster's domain, the DNS Service's name, and the external ones.

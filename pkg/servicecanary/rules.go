@@ -14,7 +14,9 @@ import (
 // rules are those of a serviceCanary check, in the order in which their problems are reported.
 func rules() []kind.Rule {
 	return append([]kind.Rule{
-		kind.RuleOf("durations", durations),
+		kind.RuleOf("durations", func(s *Spec, r kind.Reporter) {
+			servicecheck.Durations(s.Probe, s.Expect.Latency, s.Limits, s.Timeouts, r)
+		}),
 		kind.RuleOf("families-twice", func(s *Spec, r kind.Reporter) { kind.FamiliesTwice(s.IPFamilies, r) }),
 		kind.RuleOf("policies", policies),
 		kind.RuleOf("latency-order", func(s *Spec, r kind.Reporter) { kind.LatencyOrder(s.Expect.Latency, r) }),
@@ -26,14 +28,6 @@ func rules() []kind.Rule {
 			Resources:  []kind.Part[checkup.Resources]{kind.At(s.Resources, "resources")},
 		}
 	})...)
-}
-
-func durations(s *Spec, report kind.Reporter) {
-	kind.Duration(s.Probe.Interval, 1, report, "probe", "interval")
-	kind.Duration(s.Probe.Timeout, 1, report, "probe", "timeout")
-	kind.LatencyDurations(s.Expect.Latency, report)
-	kind.Duration(s.Limits.StartJitter, 0, report, "limits", "startJitter")
-	kind.Timeouts(s.Timeouts, report)
 }
 
 func policies(s *Spec, report kind.Reporter) {

@@ -19,6 +19,15 @@ type Probe struct {
 	Timeout  checkup.Duration `json:"timeout"`
 }
 
+// Durations reports what is no valid duration in the fields probe, expect.latency, limits and timeouts of a check.
+func Durations(p Probe, latency checkup.LatencyLimits, limits checkup.Limits, t checkup.Timeouts, report kind.Reporter) {
+	kind.Duration(p.Interval, 1, report, "probe", "interval")
+	kind.Duration(p.Timeout, 1, report, "probe", "timeout")
+	kind.LatencyDurations(latency, report)
+	kind.Duration(limits.StartJitter, 0, report, "limits", "startJitter")
+	kind.Timeouts(t, report)
+}
+
 // ProbeTimeout compares the timeout with the time that one pair takes if its last connection is not answered.
 func ProbeTimeout(p Probe, timeouts checkup.Timeouts, report kind.Reporter) {
 	if timeouts.Probe <= 0 || p.Count < 1 || p.Interval <= 0 || p.Interval > checkup.MaxTimeout ||

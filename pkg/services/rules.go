@@ -11,7 +11,9 @@ import (
 // rules are those of a services check, in the order in which their problems are reported.
 func rules() []kind.Rule {
 	return append([]kind.Rule{
-		kind.RuleOf("durations", durations),
+		kind.RuleOf("durations", func(s *Spec, r kind.Reporter) {
+			servicecheck.Durations(s.Probe, s.Expect.Latency, s.Limits, s.Timeouts, r)
+		}),
 		kind.RuleOf("families-twice", func(s *Spec, r kind.Reporter) { kind.FamiliesTwice(s.IPFamilies, r) }),
 		kind.RuleOf("namespace-twice", func(s *Spec, r kind.Reporter) { s.Services.NamespaceTwice(r) }),
 		kind.RuleOf("addresses", addresses),
@@ -29,14 +31,6 @@ func parts(s *Spec) kind.Parts {
 	}
 	s.Services.Parts(&p)
 	return p
-}
-
-func durations(s *Spec, report kind.Reporter) {
-	kind.Duration(s.Probe.Interval, 1, report, "probe", "interval")
-	kind.Duration(s.Probe.Timeout, 1, report, "probe", "timeout")
-	kind.LatencyDurations(s.Expect.Latency, report)
-	kind.Duration(s.Limits.StartJitter, 0, report, "limits", "startJitter")
-	kind.Timeouts(s.Timeouts, report)
 }
 
 func addresses(s *Spec, report kind.Reporter) {

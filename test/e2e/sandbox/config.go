@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The kubelet reports its status every statusSeconds and renews its lease four times in
-// leaseSeconds. A node without a report for graceSeconds is NotReady. With the defaults of
+// The kubelet looks at its status every statusSeconds, reports it if it changed, and renews its lease four
+// times in leaseSeconds. A node without either for graceSeconds is NotReady. With the defaults of
 // Kubernetes (10, 40 and 50) each test of a stopped kubelet would take a minute.
 const (
 	statusSeconds = 4
@@ -295,7 +295,7 @@ evictionHard:
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 nodeStatusUpdateFrequency: %[10]ds
-nodeStatusReportFrequency: %[10]ds
+nodeStatusReportFrequency: 5m0s
 nodeLeaseDurationSeconds: %[11]d
 serializeImagePulls: false
 seccompDefault: true
