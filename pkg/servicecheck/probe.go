@@ -20,12 +20,14 @@ type Probe struct {
 }
 
 // Durations reports what is no valid duration in the fields probe, expect.latency, limits and timeouts of a check.
-func Durations(p Probe, latency checkup.LatencyLimits, limits checkup.Limits, t checkup.Timeouts, report kind.Reporter) {
+func Durations(
+	p Probe, latency checkup.LatencyLimits, limits checkup.Limits, timeouts checkup.Timeouts, report kind.Reporter,
+) {
 	kind.Duration(p.Interval, 1, report, "probe", "interval")
 	kind.Duration(p.Timeout, 1, report, "probe", "timeout")
 	kind.LatencyDurations(latency, report)
 	kind.Duration(limits.StartJitter, 0, report, "limits", "startJitter")
-	kind.Timeouts(t, report)
+	kind.Timeouts(timeouts, report)
 }
 
 // ProbeTimeout compares the timeout with the time that one pair takes if its last connection is not answered.
