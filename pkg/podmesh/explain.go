@@ -54,7 +54,7 @@ func Explain(e kind.Explained) kind.Explanation {
 		least := fmt.Sprintf("with earlier runs in the history of the plan, if it has at least %d:", r.Runs)
 		x.Field("compared", least, compares(w, r)...)
 	}
-	x.Power = powerTable(sight.power())
+	x.Power = powerTable(sight.powers())
 	return x
 }
 

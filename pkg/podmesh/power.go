@@ -14,46 +14,33 @@ import (
 	"github.com/checkplan/checkplan/pkg/stats"
 )
 
-// Power is the probability that a run of a mesh fails because of a loss, by where packets are lost. 0 to 1; -1 if the
+// power is the probability that a run of a mesh fails because of a loss, by where packets are lost. 0 to 1; -1 if the
 // sample has no such place. It is a lower bound: only the losses at that place count.
-type Power struct {
-	// Loss is the share of the packets that are lost at the place. 100% is a dead place.
-	Loss checkup.Percent `json:"loss"`
-	// Pair: packets from the pods of one node to those of another one, requests and answers.
-	Pair float64 `json:"pair"`
-	// NodeIngress: packets to the pods of one node, requests and answers.
-	NodeIngress float64 `json:"nodeIngress"`
-	// Zones: packets from one zone to another one.
-	Zones float64 `json:"zones"`
-	// Network: all packets, requests and answers.
-	Network float64 `json:"network"`
+type power struct {
+	loss    checkup.Percent // share of the packets that are lost at the place. 100% is a dead place.
+	pair    float64         // packets from the pods of one node to those of another one, requests and answers
+	ingress float64         // packets to the pods of one node, requests and answers
+	zones   float64         // packets from one zone to another one
+	network float64         // all packets, requests and answers
 }
 
-// powerLosses are the losses for which explain shows the Power, in percent.
+// powerLosses are the losses for which explain shows the power, in percent.
 var powerLosses = []checkup.Percent{0.5, 1.5, 2, 3, 5, 10, 20, 100}
 
 // often is the probability with which explain says that a loss is seen.
 const often = 0.95
 
-// PowerOf returns what a run of the worksheet can see, for each of powerLosses. confirm says that a second look must
-// confirm it. It is nil if the plan expects that nothing comes through.
+// powers returns what a run can see, for each of powerLosses.
 //
 // It uses the statistics of pkg/judge. If a loss is partial, TCP repairs it, therefore only datagrams count if there
 // are any, and where packets are lost on their way to a place, only those that targets count (udp) if there are any.
 // Packets are lost independently. Places are those with the fewest packets: other nodes, pairs and zones see more. The
 // second look measures what the first one finds, within its limit of pairs, and has as many tests as it may have.
-func PowerOf(w *checkup.Worksheet, confirm bool) []Power {
-	if w.Expect.Unreachable {
-		return nil
-	}
-	return sightOf(w, confirm).power()
-}
-
-func (s *sight) power() []Power {
-	rows := make([]Power, len(powerLosses))
+func (s *sight) powers() []power {
+	rows := make([]power, len(powerLosses))
 	for i, loss := range powerLosses {
 		p := float64(loss) / 100
-		rows[i] = Power{loss, s.pair(p), s.ingress.seen(p), s.zones.seen(p), s.network.seen(roundTrip(p))}
+		rows[i] = power{loss, s.pair(p), s.ingress.seen(p), s.zones.seen(p), s.network.seen(roundTrip(p))}
 	}
 	return rows
 }
@@ -129,7 +116,7 @@ func smallest(seen func(p float64) float64) float64 {
 	return high
 }
 
-// sightOf computes the tests of a worksheet.
+// sightOf computes the tests of a worksheet. confirm says that a second look must confirm a failure.
 func sightOf(w *checkup.Worksheet, confirm bool) *sight {
 	all, trips, ways := countsOf(w)
 	at, tests := countPlaces(w), limitsOf(w.Expect)
@@ -279,15 +266,15 @@ func limitsOf(e checkup.Expect) int {
 }
 
 // powerTable shows the Power of a check.
-func powerTable(rows []Power) *checkup.Table {
+func powerTable(rows []power) *checkup.Table {
 	t := &checkup.Table{Noun: "loss", Columns: []checkup.Column{
 		{Name: "loss", Measure: checkup.MeasurePercent}, {Name: "one pair", Measure: checkup.MeasurePercent},
 		{Name: "into a node", Measure: checkup.MeasurePercent}, {Name: "zone to zone", Measure: checkup.MeasurePercent},
 		{Name: "everywhere", Measure: checkup.MeasurePercent},
 	}}
 	for _, r := range rows {
-		row := []checkup.Cell{checkup.Number(r.Loss)}
-		for _, seen := range []float64{r.Pair, r.NodeIngress, r.Zones, r.Network} {
+		row := []checkup.Cell{checkup.Number(r.loss)}
+		for _, seen := range []float64{r.pair, r.ingress, r.zones, r.network} {
 			if seen < 0 {
 				row = append(row, checkup.Text("none"))
 				continue

@@ -12,6 +12,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/judge/judgetest"
+	"github.com/checkplan/checkplan/pkg/kind"
 )
 
 // TestPowerOfRandomMeshes: a probability is one, a larger loss is seen no less often, a dead place is always seen, and
@@ -29,17 +30,17 @@ func TestPowerOfRandomMeshes(t *testing.T) {
 		}
 		confirm := rng.IntN(2) == 0
 		var last [4]float64
-		for i, row := range PowerOf(n.Worksheet, confirm) {
-			for k, seen := range [4]float64{row.Pair, row.NodeIngress, row.Zones, row.Network} {
+		for i, row := range sightOf(n.Worksheet, confirm).powers() {
+			for k, seen := range [4]float64{row.pair, row.ingress, row.zones, row.network} {
 				absent := seen == -1 && k == 2
 				if !(seen >= 0 && seen <= 1) && !absent || i > 0 && seen < last[k]-1e-12 {
 					t.Fatalf("seed %d: %+v after %v", seed, row, last)
 				}
-				if !absent && row.Loss == 100 && seen != 1 {
+				if !absent && row.loss == 100 && seen != 1 {
 					t.Fatalf("seed %d: a dead place is not always seen: %+v", seed, row)
 				}
-				if below := k != 3 && row.Loss <= limit || k == 3 && 2*row.Loss <= limit; below && seen > judge.FalseAlarms {
-					t.Fatalf("seed %d: %s is seen although the limit is %s: %+v", seed, row.Loss, limit, row)
+				if below := k != 3 && row.loss <= limit || k == 3 && 2*row.loss <= limit; below && seen > judge.FalseAlarms {
+					t.Fatalf("seed %d: %s is seen although the limit is %s: %+v", seed, row.loss, limit, row)
 				}
 				last[k] = seen
 			}
@@ -156,7 +157,7 @@ func TestSees(t *testing.T) {
 		}
 	}
 	unreachable := mesh(4, 0, func(w *checkup.Worksheet) { w.Expect = checkup.Expect{Unreachable: true} })
-	if rows := PowerOf(unreachable, true); rows != nil {
-		t.Errorf("a plan that expects no answers sees losses: %+v", rows)
+	if x := Explain(kind.Explained{Worksheet: unreachable}); x.Power != nil {
+		t.Errorf("a plan that expects no answers sees losses: %+v", x.Power)
 	}
 }
