@@ -261,8 +261,8 @@ e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: Kub
 
 .PHONY: e2e-vms
 e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then real KubeVirt and Multus
-	@# Guests in QEMU alone need no cluster: they run while one starts, on slow cores before.
-	go test -tags e2e -count 1 -run RealGuests -v ./pkg/console > bin/real-guests.log 2>&1 & guests=$$!; \
+	@# Guests in QEMU alone need no cluster: they run while one starts, on slow cores before. They have a turn.
+	$(if $(TURNS),flock --no-fork $(lastword $(sort $(wildcard $(TURNS)/*)))) go test -tags e2e -count 1 -run RealGuests -v ./pkg/console > bin/real-guests.log 2>&1 & guests=$$!; \
 	trap 'kill $$guests 2> /dev/null || true; $(SANDBOX) --state $(VMS) down' EXIT; \
 	failed=0; $(if $(SLOW),wait $$guests || failed=1;) \
 	$(SANDBOX) --state $(VMS) up --worker-names node01,node02 --with multus,kubevirt; \
