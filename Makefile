@@ -99,7 +99,7 @@ endif
 # of the sandbox, whose imports are Kubernetes.
 .PHONY: test
 test: ## run the tests: hermetic, offline once modules are downloaded, race detector on
-	@# The sandbox's tests mostly wait.
+	@# The sandbox's tests mostly wait, so they run beside the others.
 	mkdir -p bin; (cd test/e2e/sandbox && go test -short -vet=off ./...) > bin/test-sandbox.log 2>&1 & sandbox=$$!; failed=0; \
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off ./... || failed=1; \
 	wait $$sandbox || failed=1; cat bin/test-sandbox.log; test $$failed = 0
@@ -261,7 +261,7 @@ e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: Kub
 
 .PHONY: e2e-vms
 e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then real KubeVirt and Multus
-	@# Guests in QEMU alone need no cluster: they run while one starts, on slow cores before. They have a turn.
+	@# Guests in QEMU alone need no cluster: they run while one starts, on slow cores before. They wait for a turn.
 	$(if $(TURNS),flock --no-fork $(lastword $(sort $(wildcard $(TURNS)/*)))) go test -tags e2e -count 1 -run RealGuests -v ./pkg/console > bin/real-guests.log 2>&1 & guests=$$!; \
 	trap 'kill $$guests 2> /dev/null || true; $(SANDBOX) --state $(VMS) down' EXIT; \
 	failed=0; $(if $(SLOW),wait $$guests || failed=1;) \

@@ -19,7 +19,7 @@ type Probe struct {
 	Timeout  checkup.Duration `json:"timeout"`
 }
 
-// Durations reports what is no valid duration in the fields probe, expect.latency, limits and timeouts of a check.
+// Durations reports invalid durations in the fields probe, expect.latency, limits and timeouts of a check.
 func Durations(
 	p Probe, latency checkup.LatencyLimits, limits checkup.Limits, timeouts checkup.Timeouts, report kind.Reporter,
 ) {

@@ -374,8 +374,8 @@ func within(t *testing.T, limit time.Duration, f func() error) {
 var turns = flag.String("turns", "",
 	"a directory of files: all processes with this flag together run at most one test for each file at once")
 
-// own is the turn that this process has until it ends, so that tests which run one after the other never wait. It is in
-// the channel while no parallel test has it.
+// own is the turn that this process has until it ends: tests that run one after the other never wait. A parallel test
+// takes it from the channel, and puts it back at its end.
 var own = make(chan *os.File, 1)
 
 func TestMain(m *testing.M) {
@@ -421,7 +421,7 @@ func parallel(t *testing.T) {
 		return
 	}
 	for started := time.Now(); ; {
-		// First of all, so that a turn goes to a test that waits for it, and not always to the next test of this process.
+		// A new test sleeps first. Else it takes the turn of the test that just ended before other processes see it free.
 		time.Sleep(time.Second / 2)
 		select {
 		case f := <-own:

@@ -145,7 +145,7 @@ func unmeasuredKeys(t *testing.T, data map[string]string) {
 }
 
 // Show 4: the document's unchanged example, with its Job. It takes five minutes, during which another client changes
-// the ConfigMap. It needs no turn: for most of this time, one packet a second is all that it does.
+// the ConfigMap. It needs no turn: most of the time it only sends one packet a second.
 func TestVMKiagnoseExample(t *testing.T) {
 	t.Parallel()
 	kiagnoseUser(t)

@@ -120,8 +120,8 @@ func readiness(address string, roots *x509.CertPool, dial dialFunc) func(context
 	}
 }
 
-// check checks the readiness of a backend until ctx ends. Of a single backend, it does so only until it is ready: clients
-// have no other.
+// check checks the readiness of a backend until ctx ends. If there is only one backend, it returns once this one is
+// ready: clients cannot use another.
 func (b *balancer) check(ctx context.Context, back *backend, roots *x509.CertPool) {
 	ask := readiness(back.address, roots, nil)
 	tick := time.NewTicker(checkInterval)
