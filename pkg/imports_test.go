@@ -7,8 +7,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -144,28 +150,35 @@ var only = []struct {
 }
 
 type listed struct {
-	ImportPath string
-	Imports    []string
-	Deps       []string
+	ImportPath, Dir                    string
+	Imports, TestImports, XTestImports []string
+	Deps                               []string
+	GoFiles, TestGoFiles, XTestGoFiles []string
 }
 
-func TestImportArrows(t *testing.T) {
-	command := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", "../...")
+// list asks go for these fields of each package of this module.
+func list(t *testing.T, fields string) map[string]listed {
+	command := exec.Command("go", "list", "-json=ImportPath,"+fields, "../...")
 	out, err := command.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	seen := map[string]bool{}
+	packages := map[string]listed{}
 	decoder := json.NewDecoder(bytes.NewReader(out))
 	for {
 		var p listed
 		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
-			break
+			return packages
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		name := strings.TrimPrefix(p.ImportPath, module)
-		seen[name] = true
+		packages[strings.TrimPrefix(p.ImportPath, module)] = p
+	}
+}
+
+func TestImportArrows(t *testing.T) {
+	packages := list(t, "Imports,Deps")
+	for name, p := range packages {
 		allowed, ok := arrows[name]
 		if !ok {
 			t.Errorf("package %s has no arrows: list it here, with what it may import", name)
@@ -207,10 +220,77 @@ func TestImportArrows(t *testing.T) {
 				t.Errorf("arrow from %s to %s, which is no package", name, to)
 			}
 		}
-		if !seen[name] && name != "pkg" {
+		if _, ok := packages[name]; !ok && name != "pkg" {
 			t.Errorf("arrows for %s, which is no package", name)
 		}
 	}
+}
+
+// TestPure: neither a package of the Makefile's PURE nor what it and its tests import from this module starts a goroutine,
+// or is called back from one, so the race detector has nothing to find there.
+func TestPure(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^PURE := ((?:.*\\\n)*.*)$`).FindSubmatch(makefile)
+	if line == nil {
+		t.Fatal("the Makefile has no line PURE :=")
+	}
+	packages := list(t, "Dir,Imports,TestImports,XTestImports,GoFiles,TestGoFiles,XTestGoFiles")
+	for _, pure := range strings.Fields(strings.ReplaceAll(string(line[1]), "\\", "")) {
+		p, ok := packages[pure]
+		if !ok {
+			t.Errorf("the Makefile's PURE lists %s, which is no package", pure)
+			continue
+		}
+		checked := map[string]bool{}
+		var check func(name string, files, imports []string)
+		check = func(name string, files, imports []string) {
+			for _, file := range files {
+				for _, found := range concurrent(t, filepath.Join(packages[name].Dir, file)) {
+					t.Errorf("%s is not pure: %s", pure, found)
+				}
+			}
+			for _, imported := range imports {
+				if to, ours := strings.CutPrefix(imported, module); ours && !checked[to] {
+					checked[to] = true
+					check(to, packages[to].GoFiles, packages[to].Imports)
+				}
+			}
+		}
+		check(pure, slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles), slices.Concat(p.Imports, p.TestImports, p.XTestImports))
+	}
+}
+
+// concurrent lists what in a file starts goroutines, or gives functions to packages that do.
+func concurrent(t *testing.T, file string) []string {
+	var found []string
+	set := token.NewFileSet()
+	parsed, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		what := ""
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			what = "go statement"
+		case *ast.SelectorExpr:
+			if slices.Contains([]string{"Go", "Parallel", "RunParallel", "AfterFunc"}, n.Sel.Name) {
+				what = "." + n.Sel.Name
+			}
+		case *ast.ImportSpec:
+			if imported := strings.Trim(n.Path.Value, `"`); hasPrefix(imported, []string{"net/http/httptest", "k8s.io/client-go/informers", "k8s.io/client-go/tools/cache"}) {
+				what = "import of " + imported
+			}
+		}
+		if what != "" {
+			found = append(found, set.Position(n.Pos()).String()+": "+what)
+		}
+		return true
+	})
+	return found
 }
 
 func hasPrefix(name string, prefixes []string) bool {
