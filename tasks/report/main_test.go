@@ -375,19 +375,21 @@ func TestPlaceholders(t *testing.T) {
 // TestNotKept: a report that cannot be kept is an error, and the results still
 // have the verdict.
 func TestNotKept(t *testing.T) {
-	tk, client, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
-	client.PrependReactor("create", "configmaps", func(k8stesting.Action) (bool, runtime.Object, error) {
-		return true, nil, errors.New("etcd: no space")
+	synctest.Test(t, func(t *testing.T) { // the retries of 40 s pass at once
+		tk, client, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
+		client.PrependReactor("create", "configmaps", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("etcd: no space")
+		})
+		if err := run(t.Context(), tk); !errors.Is(err, task.ErrSaid) {
+			t.Errorf("%v, want failure", err)
+		}
+		if !strings.Contains(log.String(), "::error::store the report: ") {
+			t.Errorf("log:\n%s", log)
+		}
+		if v, where := result(t, tk, "verdict"), result(t, tk, "report"); v != "pass" || where != "" {
+			t.Errorf("verdict %q, report %q; want pass, and nowhere", v, where)
+		}
 	})
-	if err := run(t.Context(), tk); !errors.Is(err, task.ErrSaid) {
-		t.Errorf("%v, want failure", err)
-	}
-	if !strings.Contains(log.String(), "::error::store the report: ") {
-		t.Errorf("log:\n%s", log)
-	}
-	if v, where := result(t, tk, "verdict"), result(t, tk, "report"); v != "pass" || where != "" {
-		t.Errorf("verdict %q, report %q; want pass, and nowhere", v, where)
-	}
 }
 
 // TestNotPruned: if old reports cannot be deleted, the results name the new one, and the error says what is left.
