@@ -129,7 +129,7 @@ func TestRealGuests(t *testing.T) {
 		q := start(t, dir, 9, kernel, initrd, KernelArgs(vm(9), 5*time.Second), "-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile=,mac="+vm(9).MAC)
 		select {
 		case <-q.ended:
-		case <-time.After(30 * time.Second):
+		case <-time.After(90 * time.Second): // its deadline, and its boot on a busy machine
 			t.Error("still running after its deadline")
 		}
 	})
@@ -232,9 +232,10 @@ func (c *cutConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// tryReady waits for at most a minute: nobody answers any more if the guest ended before it was connected to.
+// tryReady waits for at most two minutes, because the guest may boot on a busy machine: nobody answers any more if the
+// guest ended before it was connected to.
 func (q *qemu) tryReady(t *testing.T) error {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	return q.guest.Ready(ctx)
 }
