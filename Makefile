@@ -104,7 +104,7 @@ PURE := pkg/dataplane pkg/dataplane/want pkg/history pkg/judge pkg/localise pkg/
 # of the sandbox, whose imports are Kubernetes.
 .PHONY: test
 test: ## run the tests: hermetic, offline once modules are downloaded, race detector on where goroutines run
-	@# Other packages' tests mostly wait, as those of the sandbox do: so all three run beside each other.
+	@# The tests of PURE compute. The others, and those of the sandbox, mostly wait. So all three run at once.
 	mkdir -p bin; failed=0; \
 	(cd test/e2e/sandbox && go test -short -vet=off ./...) > bin/test-sandbox.log 2>&1 & sandbox=$$!; \
 	go test -vet=off $(PURE:%=./%) > bin/test-pure.log 2>&1 & pure=$$!; \
