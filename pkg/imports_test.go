@@ -115,7 +115,7 @@ var arrows = map[string][]string{
 	"test/dataplane":            {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/ipvs", "pkg/dataplane/netfilter", "pkg/dataplane/nftables", "pkg/dataplane/want", "pkg/nodestate", "pkg/nodestate/nodestatetest"}, // for the sandbox's tests, which run kube-proxy
 	"test/browser":              {},                                                                                                                                                                                           // for tests
 	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh", "pkg/stats"},                                                                                                                                   // simulates runs, and has the real judge judge them
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/dataplane", "pkg/dataplane/detect", "pkg/dataplane/want", "pkg/history", "pkg/nodestate", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton", "pkg/networkhealth", "pkg/bundle"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/dataplane", "pkg/dataplane/detect", "pkg/dataplane/want", "pkg/history", "pkg/nodestate", "pkg/nodestate/server", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton", "pkg/networkhealth", "pkg/bundle"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.

@@ -19,8 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/informers"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
@@ -28,6 +27,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/dataplane/detect"
 	"github.com/checkplan/checkplan/pkg/nodestate"
+	"github.com/checkplan/checkplan/pkg/nodestate/server"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/run"
 )
@@ -235,21 +235,20 @@ func (s *services) parse(text []byte) error {
 func (s *services) follow(ctx context.Context, client kubernetes.Interface) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	inNamespace := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(s.namespace))
-	byName := func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, s.options.node).String()
-	}
-	oneNode := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(byName))
+	ofServices, ofSlices, ofNodes := server.Lists(client, s.namespace, s.options.node)
 	var synced []cache.InformerSynced
 	for _, of := range []struct {
-		what     string
-		informer cache.SharedIndexInformer
+		what    string
+		lists   *cache.ListWatch
+		example runtime.Object
 	}{
-		{"Nodes", oneNode.Core().V1().Nodes().Informer()},
-		{"Services", inNamespace.Core().V1().Services().Informer()},
-		{"EndpointSlices", inNamespace.Discovery().V1().EndpointSlices().Informer()},
+		{"Nodes", ofNodes, &corev1.Node{}},
+		{"Services", ofServices, &corev1.Service{}},
+		{"EndpointSlices", ofSlices, &discoveryv1.EndpointSlice{}},
 	} {
-		handled, err := of.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		source := cache.ToListWatcherWithWatchListSemantics(of.lists, client)
+		informer := cache.NewSharedIndexInformer(source, of.example, 0, cache.Indexers{})
+		handled, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(o any) { s.put(o, false) },
 			UpdateFunc: func(_, o any) { s.put(o, false) },
 			DeleteFunc: func(o any) {
@@ -260,7 +259,7 @@ func (s *services) follow(ctx context.Context, client kubernetes.Interface) erro
 			},
 		})
 		if err == nil {
-			err = of.informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+			err = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 				if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || !s.ready() {
 					cancel(fmt.Errorf("list and watch %s: %w", of.what, err))
 				} // else the state stays the last one that is known, and the informer tries again
@@ -270,9 +269,8 @@ func (s *services) follow(ctx context.Context, client kubernetes.Interface) erro
 			return fmt.Errorf("watch %s: %w", of.what, err)
 		}
 		synced = append(synced, handled.HasSynced)
+		go informer.RunWithContext(ctx)
 	}
-	oneNode.Start(ctx.Done())
-	inNamespace.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return context.Cause(ctx)
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/checkplan/checkplan/pkg/nodestate"
@@ -38,23 +39,35 @@ type resource struct {
 	since  time.Time // the API server has not sent anything since then; zero: it is being followed
 }
 
+// Lists returns what lists and watches the objects that a node's state is computed from: Services and EndpointSlices of a
+// namespace, empty: all, and the Node of this name, empty: all. Objects that change no state are left out.
+func Lists(client kubernetes.Interface, namespace, node string) (services, endpointSlices, nodes *cache.ListWatch) {
+	served := metav1.ListOptions{LabelSelector: nodestate.Selector}
+	var some metav1.ListOptions
+	if node != "" {
+		some.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, node).String()
+	}
+	ofServices, ofSlices := client.CoreV1().Services(namespace), client.DiscoveryV1().EndpointSlices(namespace)
+	ofNodes := client.CoreV1().Nodes()
+	return lists(served, ofServices.List, ofServices.Watch), lists(served, ofSlices.List, ofSlices.Watch),
+		lists(some, ofNodes.List, ofNodes.Watch)
+}
+
 // watched are the three resources that a state is computed from. Without Options.AnyNode, the one Node is the server's.
 func (s *Server) watched() []*resource {
-	all := metav1.ListOptions{LabelSelector: nodestate.Selector}
-	var some metav1.ListOptions
-	if !s.options.AnyNode {
-		some.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, s.options.Node).String()
+	node := s.options.Node
+	if s.options.AnyNode {
+		node = ""
 	}
-	core, discovery := s.options.Client.CoreV1(), s.options.Client.DiscoveryV1()
-	ofServices, ofSlices := core.Services(metav1.NamespaceAll), discovery.EndpointSlices(metav1.NamespaceAll)
+	services, endpointSlices, nodes := Lists(s.options.Client, metav1.NamespaceAll, node)
 	resources := []*resource{
-		{name: "services", example: &corev1.Service{}, lists: lists(all, ofServices.List, ofServices.Watch),
+		{name: "services", example: &corev1.Service{}, lists: services,
 			set:    func(c *nodestate.Cluster, o any) { c.SetService(o.(*corev1.Service)) },
 			remove: func(c *nodestate.Cluster, k types.NamespacedName) { c.DeleteService(k.Namespace, k.Name) }},
-		{name: "endpointslices", example: &discoveryv1.EndpointSlice{}, lists: lists(all, ofSlices.List, ofSlices.Watch),
+		{name: "endpointslices", example: &discoveryv1.EndpointSlice{}, lists: endpointSlices,
 			set:    func(c *nodestate.Cluster, o any) { c.SetSlice(o.(*discoveryv1.EndpointSlice)) },
 			remove: func(c *nodestate.Cluster, k types.NamespacedName) { c.DeleteSlice(k.Namespace, k.Name) }},
-		{name: "nodes", example: &corev1.Node{}, lists: lists(some, core.Nodes().List, core.Nodes().Watch),
+		{name: "nodes", example: &corev1.Node{}, lists: nodes,
 			set:    func(c *nodestate.Cluster, o any) { c.SetNode(o.(*corev1.Node)) },
 			remove: func(c *nodestate.Cluster, k types.NamespacedName) { c.DeleteNode(k.Name) }},
 	}
