@@ -39,8 +39,8 @@ type resource struct {
 	since  time.Time // the API server has not sent anything since then; zero: it is being followed
 }
 
-// Lists returns what lists and watches the objects that a node's state is computed from: Services and EndpointSlices of a
-// namespace, empty: all, and the Node of this name, empty: all. Objects that change no state are left out.
+// Lists returns what lists and watches the objects that a node's state is computed from: Services and EndpointSlices of
+// a namespace, empty: all, and the Node of this name, empty: all. Objects that change no state are left out.
 func Lists(client kubernetes.Interface, namespace, node string) (services, endpointSlices, nodes *cache.ListWatch) {
 	served := metav1.ListOptions{LabelSelector: nodestate.Selector}
 	var some metav1.ListOptions
