@@ -100,8 +100,8 @@ endif
 PURE := pkg/dataplane pkg/dataplane/want pkg/history pkg/judge pkg/localise pkg/podmesh pkg/print pkg/servicecanary \
 	pkg/servicerules pkg/stats pkg/vmlatency
 
-# Without vet, which would check the types of all that is imported once more: verify runs all of it, and e2e-sandbox that
-# of the sandbox, whose imports are Kubernetes.
+# Without vet, which would check the types of all that is imported once more: verify runs it, among its linters, and
+# e2e-sandbox that of the sandbox, whose imports are Kubernetes.
 .PHONY: test
 test: ## run the tests: hermetic, offline once modules are downloaded, race detector on where goroutines run
 	@# The tests of PURE compute. The others, and those of the sandbox, mostly wait. So all three run at once.
@@ -309,8 +309,6 @@ LINT_CACHE = $(CURDIR)/bin/lint-cache
 .PHONY: verify
 verify: bin/golangci-lint build ## check format, lint, import arrows, plans and generated files
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
-	go vet ./...
-	go vet -tags e2e ./test/e2e ./pkg/console ./pkg/serve
 	go mod tidy -diff
 	GOLANGCI_LINT_CACHE=$(LINT_CACHE) bin/golangci-lint run --allow-parallel-runners ./...
 	go tool cue fmt --check --files schema plans

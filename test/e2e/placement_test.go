@@ -1099,7 +1099,7 @@ func TestPlacementNetworkConfig(t *testing.T) {
 			kubectlApply(t, fmt.Sprintf("apiVersion: config.openshift.io/v1\nkind: Network\nmetadata: {name: cluster}\nspec: %s\n---\napiVersion: operator.openshift.io/v1\nkind: Network\nmetadata: {name: cluster}\nspec: %s\n", tt.config, tt.operator))
 			r := runPlan(t, "configured", 0)
 			c := r.Checks[0]
-			mode := string(tt.mode)
+			mode := tt.mode
 			if tt.mode == "" {
 				mode = "not set, which is All"
 			}

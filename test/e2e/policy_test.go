@@ -106,7 +106,7 @@ func TestPolicies(t *testing.T) {
 			// API servers read a new policy, and RBAC, after a while. Until then, a pod is created or denied.
 			eventually(t, time.Minute, func() error {
 				if err := create(phase, tt.change); err == nil || !strings.Contains(err.Error(), tt.words) {
-					return fmt.Errorf("%s: %v, want it refused: it must %s", phase, err, tt.words)
+					return fmt.Errorf("%s: %v, want it refused: it must %s", phase, err, tt.words) //nolint:errorlint // err can be nil
 				}
 				return nil
 			})

@@ -346,9 +346,7 @@ func rightsOf(t *testing.T, namespace, account string) (all []string) {
 					}
 				}
 			}
-			for _, url := range r.NonResourceURLs {
-				all = append(all, url)
-			}
+			all = append(all, r.NonResourceURLs...)
 		}
 	}
 	everywhere, err := rbac.ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})

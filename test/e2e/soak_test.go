@@ -60,16 +60,11 @@ func TestSoakClean(t *testing.T) {
 	if *cleanRuns == 0 {
 		t.Skip("-clean is 0")
 	}
-	busy := make(chan struct{})
-	defer close(busy)
+	var over atomic.Bool
+	defer over.Store(true)
 	for range runtime.NumCPU() {
-		go func() {
-			for {
-				select {
-				case <-busy:
-					return
-				default:
-				}
+		go func() { // keeps a core busy
+			for !over.Load() {
 			}
 		}()
 	}
