@@ -135,9 +135,9 @@ e2e-ready: build $(SANDBOX) images bin/e2e.test ## install the Debian packages t
 	test $$(sysctl -n fs.inotify.max_user_instances) -ge 1024 || sysctl -w fs.inotify.max_user_instances=1024
 	$(SANDBOX) build --with aggregated,resolvers
 
-# Two API servers and etcd members, and an aggregated API server, for the tests of the control plane. Those that watch
-# compare times, so they run first; .ci/run waits for the marker before it starts other clusters.
-TIMED        := Watch
+# Two API servers and etcd members, and an aggregated API server, for the tests of the control plane. The one of an
+# outage compares times, so it runs first; .ci/run waits for the marker before it starts other clusters.
+TIMED        := ^TestWatchOverRestart$$
 TIMED_MARKER := bin/e2e-timed
 
 # Tests of which each needs a network of its own, because it breaks the network of all pods or measures all of it: they

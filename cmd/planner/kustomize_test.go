@@ -6,6 +6,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -111,12 +112,12 @@ func built(t *testing.T, catalog tekton.Files, overlays map[string]string, dir s
 	}
 	all := objects{}
 	for _, resource := range resources.Resources() {
-		text, err := resource.AsYAML()
+		text, err := resource.MarshalJSON()
 		if err != nil {
 			t.Fatal(err)
 		}
 		var object map[string]any
-		if err := yaml.Unmarshal(text, &object); err != nil {
+		if err := json.Unmarshal(text, &object); err != nil {
 			t.Fatal(err)
 		}
 		all.add(t, object)

@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -701,11 +702,18 @@ func TestClearReleases(t *testing.T) {
 		}
 		packets := b.matrix()
 		done := make(chan error, 1)
+		var counted atomic.Int64
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("the rules counted %d of %d packets; Clear has returned: %t", counted.Load(), len(packets), len(done) > 0)
+			}
+		})
 		go func() {
-			for b.counted(t, id) < len(packets) { // if this never ends, exchange fails the test
+			for counted.Load() < int64(len(packets)) { // if this never ends, exchange fails the test
 				if t.Context().Err() != nil {
 					break
 				}
+				counted.Store(int64(b.counted(t, id)))
 			}
 			_, err := Clear(context.Background(), dir, b.places())
 			done <- err
