@@ -365,6 +365,39 @@ func TestBrokenStream(t *testing.T) {
 	}
 }
 
+// TestLateLog: the log of an agent that exited with code 0 is read again until it has the end message, because containerd
+// on a busy node may report the exit before it has written the log.
+func TestLateLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		c.becomes["n0"] = ended(0, "Completed", "")
+		w := worksheet(3)
+		all := speech(w, 0)
+		f, _ := newFleet(t, c)
+		l := &logs{w: w, of: map[int]func(context.Context, int) (io.ReadCloser, error){
+			0: func(_ context.Context, n int) (io.ReadCloser, error) {
+				if n < 3 {
+					return text(all[:len(all)/2]), nil
+				}
+				return text(all), nil
+			},
+		}}
+		f.OpenLog = l.open
+		s := newSink()
+		if err := f.Measure(t.Context(), w, rosterOf(w), s, nil); err != nil {
+			t.Fatal(err)
+		}
+		if cause := s.sources[0].Cause; cause != nil {
+			t.Errorf("cause %v, want none", cause)
+		}
+		for p := range w.PairsOf(0) {
+			if s.observations[p] != 1 {
+				t.Errorf("pair %v was reported %d times, want once", p, s.observations[p])
+			}
+		}
+	})
+}
+
 type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("http2: client connection lost") }

@@ -51,8 +51,10 @@ func (m *measuring) collect(ctx context.Context, a *agent) (trouble string) {
 				trouble = OneLine(err.Error())
 			}
 			// The log of a pod that is over is complete, unless its kubelet could not
-			// be asked.
-			if last++; ended && (err == nil || last >= tries) {
+			// be asked, or the last lines are late: an agent that exits with code 0
+			// has written its end message, but containerd reports the exit without
+			// waiting for its logger (NewCRILogger in its package pkg/cri/io).
+			if last++; ended && (err == nil && !succeeded(pod) || last >= tries) {
 				return trouble
 			}
 			if !ended {
