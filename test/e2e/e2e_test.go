@@ -129,7 +129,12 @@ func start(t *testing.T, args ...string) *command {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Process.Kill() })
+	t.Cleanup(func() {
+		if t.Failed() && c.ProcessState == nil { // it explains what the test did not wait for
+			t.Logf("planner %s has printed:\n%s\n%s", strings.Join(args, " "), c.stderr.String(), c.stdout.String())
+		}
+		c.Process.Kill()
+	})
 	return c
 }
 
