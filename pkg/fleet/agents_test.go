@@ -324,44 +324,19 @@ func (h *hook) Read(b []byte) (int, error) {
 // TestBrokenStream: a stream that breaks is opened again, and no line is lost or
 // taken twice, wherever it broke.
 func TestBrokenStream(t *testing.T) {
-	w := worksheet(3)
-	all := speech(w, 0)
-	for at := 0; at < len(all); at += 37 {
-		f, log := newFleet(t, newCluster())
-		f.Patience = time.Minute
-		l := &logs{w: w, of: map[int]func(context.Context, int) (io.ReadCloser, error){
-			0: func(_ context.Context, n int) (io.ReadCloser, error) {
-				switch n {
-				case 0:
-					return io.NopCloser(io.MultiReader(bytes.NewReader(all[:at]), broken{})), nil
-				case 1:
-					return nil, errors.New("connection refused")
-				case 2: // it ends without an error, as it does when the kubelet stops
-					return text(all[:at]), nil
-				default:
-					return text(all), nil
-				}
-			},
-		}}
-		f.OpenLog = l.open
-		s := newSink()
-		if err := f.Measure(t.Context(), w, rosterOf(w), s, nil); err != nil {
-			t.Fatal(err)
-		}
-		if cause := s.sources[0].Cause; cause != nil {
-			t.Fatalf("broken at %d: cause %v, want none", at, cause)
-		}
-		for p := range w.Pairs() {
-			if s.observations[p] != 1 {
-				t.Fatalf("broken at %d: pair %v was reported %d times", at, p, s.observations[p])
+	for at := 0; at < len(speech(worksheet(3), 0)); at += 37 {
+		wholeLog(t, fmt.Sprintf("broken at %d", at), newCluster(), func(all []byte, n int) (io.ReadCloser, error) {
+			switch n {
+			case 0:
+				return io.NopCloser(io.MultiReader(bytes.NewReader(all[:at]), broken{})), nil
+			case 1:
+				return nil, errors.New("connection refused")
+			case 2: // it ends without an error, as it does when the kubelet stops
+				return text(all[:at]), nil
+			default:
+				return text(all), nil
 			}
-		}
-		if n := len(s.sources[0].Controls); n != 2 {
-			t.Fatalf("broken at %d: %d controls, want 2", at, n)
-		}
-		if strings.Contains(log.String(), "ignored: not a valid message") {
-			t.Fatalf("broken at %d: half a line counts as garbage:\n%s", at, log)
-		}
+		})
 	}
 }
 
@@ -371,31 +346,45 @@ func TestLateLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		c.becomes["n0"] = ended(0, "Completed", "")
-		w := worksheet(3)
-		all := speech(w, 0)
-		f, _ := newFleet(t, c)
-		l := &logs{w: w, of: map[int]func(context.Context, int) (io.ReadCloser, error){
-			0: func(_ context.Context, n int) (io.ReadCloser, error) {
-				if n < 3 {
-					return text(all[:len(all)/2]), nil
-				}
-				return text(all), nil
-			},
-		}}
-		f.OpenLog = l.open
-		s := newSink()
-		if err := f.Measure(t.Context(), w, rosterOf(w), s, nil); err != nil {
-			t.Fatal(err)
-		}
-		if cause := s.sources[0].Cause; cause != nil {
-			t.Errorf("cause %v, want none", cause)
-		}
-		for p := range w.PairsOf(0) {
-			if s.observations[p] != 1 {
-				t.Errorf("pair %v was reported %d times, want once", p, s.observations[p])
+		wholeLog(t, "late", c, func(all []byte, n int) (io.ReadCloser, error) {
+			if n < 3 {
+				return text(all[:len(all)/2]), nil
 			}
-		}
+			return text(all), nil
+		})
 	})
+}
+
+// wholeLog measures three nodes, and fails unless all that the agent of the first node reported arrives once. open opens
+// the log of this agent, which is all when it is complete; n counts from 0.
+func wholeLog(t *testing.T, what string, c *cluster, open func(all []byte, n int) (io.ReadCloser, error)) {
+	t.Helper()
+	w := worksheet(3)
+	all := speech(w, 0)
+	f, log := newFleet(t, c)
+	f.Patience = time.Minute
+	l := &logs{w: w, of: map[int]func(context.Context, int) (io.ReadCloser, error){
+		0: func(_ context.Context, n int) (io.ReadCloser, error) { return open(all, n) },
+	}}
+	f.OpenLog = l.open
+	s := newSink()
+	if err := f.Measure(t.Context(), w, rosterOf(w), s, nil); err != nil {
+		t.Fatal(err)
+	}
+	if cause := s.sources[0].Cause; cause != nil {
+		t.Fatalf("%s: cause %v, want none", what, cause)
+	}
+	for p := range w.Pairs() {
+		if s.observations[p] != 1 {
+			t.Fatalf("%s: pair %v was reported %d times", what, p, s.observations[p])
+		}
+	}
+	if n := len(s.sources[0].Controls); n != 2 {
+		t.Fatalf("%s: %d controls, want 2", what, n)
+	}
+	if strings.Contains(log.String(), "ignored: not a valid message") {
+		t.Fatalf("%s: half a line counts as garbage:\n%s", what, log)
+	}
 }
 
 type broken struct{}

@@ -54,7 +54,7 @@ func (m *measuring) collect(ctx context.Context, a *agent) (trouble string) {
 			// be asked, or the last lines are late: an agent that exits with code 0
 			// has written its end message, but containerd reports the exit without
 			// waiting for its logger (NewCRILogger in its package pkg/cri/io).
-			if last++; ended && (err == nil && !succeeded(pod) || last >= tries) {
+			if last++; ended && (err == nil && pod.Status.Phase == corev1.PodFailed || last >= tries) {
 				return trouble
 			}
 			if !ended {

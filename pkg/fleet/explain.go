@@ -37,12 +37,6 @@ func over(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// succeeded reports whether the container exited with code 0.
-func succeeded(pod *corev1.Pod) bool {
-	t := containerState(pod).Terminated
-	return t != nil && t.ExitCode == 0
-}
-
 // started reports whether the container runs or ran, so that it has a log.
 func started(pod *corev1.Pod) bool {
 	state := containerState(pod)
