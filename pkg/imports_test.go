@@ -263,6 +263,33 @@ func TestPure(t *testing.T) {
 	}
 }
 
+// TestWithoutRace: make test runs, without the race detector, the one file that is no part of a build with it.
+func TestWithoutRace(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^KUSTOMIZE := (.+)$`).FindSubmatch(makefile)
+	if line == nil {
+		t.Fatal("the Makefile has no line KUSTOMIZE :=")
+	}
+	var found []string
+	for name, p := range list(t, "Dir,TestGoFiles,XTestGoFiles") {
+		for _, file := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+			text, err := os.ReadFile(filepath.Join(p.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if regexp.MustCompile(`(?m)^//go:build .*!race`).Match(text) {
+				found = append(found, filepath.ToSlash(filepath.Join(name, file)))
+			}
+		}
+	}
+	if want := []string{string(line[1])}; !slices.Equal(found, want) {
+		t.Errorf("built without the race detector only: %q; the Makefile's KUSTOMIZE: %q", found, want)
+	}
+}
+
 // concurrent lists what in a file starts goroutines, or gives functions to packages that do.
 func concurrent(t *testing.T, file string) []string {
 	var found []string

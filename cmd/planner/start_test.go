@@ -3,11 +3,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -16,9 +18,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/load"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
+
+// catalogPlans are all plans of this repository, and one with a schedule.
+var catalogPlans = sync.OnceValue(func() *load.Result {
+	all := load.Read(context.Background(), ".", []string{"../../plans"})
+	scheduled := load.Read(context.Background(), ".", []string{"testdata/scheduled.cue"})
+	all.Plans, all.Problems = append(all.Plans, scheduled.Plans...), append(all.Problems, scheduled.Problems...)
+	return all
+})
 
 // start asks the cluster for the Pipeline and creates the run, and nothing else.
 func TestStart(t *testing.T) {
