@@ -91,10 +91,12 @@ func image(binary string) string {
 	return "sandbox.invalid/" + binary + ":" + version
 }
 
-// buildEnv returns the environment of every Go build of this project: with the same flags the
-// builds share a cache.
+// goFlags are those of every Go build of this project, as in its Makefile: with the same flags the builds share a cache.
+const goFlags = "-trimpath -buildvcs=false -gcflags=all=-dwarf=false"
+
+// buildEnv returns the environment of every Go build.
 func buildEnv() []string {
-	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath", "GOWORK=off")
+	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+goFlags, "GOWORK=off")
 }
 
 // linkFlags returns flags that set the version of the Kubernetes binaries. Without them Tekton's

@@ -46,7 +46,7 @@ var kubevirtCommands = []string{
 // everything else static. The module's go.sum lacks the two modules that it has in directories and
 // that copyKubeVirt replaces. -mod=mod adds them, verified with the checksum database.
 func kubevirtEnv() []string {
-	return []string{"CGO_ENABLED=1", "GOFLAGS=-buildvcs=false -trimpath -mod=mod -tags=netgo,osusergo"}
+	return []string{"CGO_ENABLED=1", "GOFLAGS=" + goFlags + " -mod=mod -tags=netgo,osusergo"}
 }
 
 // buildKubeVirt builds KubeVirt's binaries from its module, their images on top of Debian packages,

@@ -157,7 +157,10 @@ func day() (seconds [][]k8sruntime.Object) {
 // programs are built ones, in a directory that ends with the benchmark.
 type programs struct{ dir string }
 
-// build builds the programs with the flags of the Makefile and of the sandbox, so that they share the build cache.
+// goFlags are those of the Makefile and of the sandbox: with the same flags builds share the cache.
+const goFlags = "-trimpath -buildvcs=false -gcflags=all=-dwarf=false"
+
+// build builds the programs.
 func build(b *testing.B) programs {
 	b.Helper()
 	p := newPrograms(b)
@@ -166,7 +169,7 @@ func build(b *testing.B) programs {
 		packages []string
 	}{{"..", []string{"k8s.io/kubernetes/cmd/kube-proxy"}}, {"../../../..", []string{"./tasks/node-state", "./tasks/service-proxy"}}} {
 		c := exec.Command("go", append([]string{"build", "-o", p.dir + "/"}, of.packages...)...)
-		c.Dir, c.Env = of.dir, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
+		c.Dir, c.Env = of.dir, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+goFlags)
 		if out, err := c.CombinedOutput(); err != nil {
 			b.Fatalf("%v: %v\n%s", c.Args, err, out)
 		}

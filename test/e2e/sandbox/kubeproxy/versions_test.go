@@ -115,7 +115,8 @@ func buildVersion(t *testing.T, version string) string {
 	}
 	run := func(words ...string) []byte {
 		c := exec.Command("go", words...)
-		c.Dir, c.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false -mod=mod", "GOWORK=off")
+		c.Dir = dir
+		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+goFlags+" -mod=mod", "GOWORK=off")
 		out, err := c.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", c.Args, err, out)
