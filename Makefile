@@ -101,7 +101,7 @@ endif
 PURE := pkg/dataplane pkg/dataplane/want pkg/history pkg/judge pkg/localise pkg/podmesh pkg/print pkg/servicecanary \
 	pkg/servicerules pkg/stats pkg/vmlatency
 
-# Tests of kustomize start none either. Their file is not part of a build with the race detector.
+# Kustomize starts none either. The file of its tests is not part of a build with the race detector.
 KUSTOMIZE := cmd/planner/kustomize_test.go
 
 # Without vet, which would check the types of all that is imported once more: verify runs it, among its linters, and
@@ -112,8 +112,9 @@ test: ## run the tests: hermetic, offline once modules are downloaded, race dete
 	@# is written into this directory: go test repeats a test that listed a directory in which something changed.
 	failed=0; logs=$$(mktemp -d); \
 	(cd test/e2e/sandbox && go test -short -vet=off ./...) > $$logs/sandbox 2>&1 & sandbox=$$!; \
-	{ go test -vet=off $(PURE:%=./%) && go test -vet=off \
-		-run "^($$(sed -n 's/^func \(Test[[:alnum:]]*\)(.*/\1/p' $(KUSTOMIZE) | paste -sd '|'))$$" ./$(dir $(KUSTOMIZE)); \
+	{ go test -vet=off $(PURE:%=./%) || failed=1; go test -vet=off \
+		-run "^($$(sed -n 's/^func \(Test[[:alnum:]]*\)(.*/\1/p' $(KUSTOMIZE) | paste -sd '|'))$$" ./$(dir $(KUSTOMIZE)) && \
+		test $$failed = 0; \
 	} > $$logs/pure 2>&1 & pure=$$!; \
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off \
 		$$(go list ./... | grep -vxFf <(printf 'github.com/checkplan/checkplan/%s\n' $(PURE))) || failed=1; \

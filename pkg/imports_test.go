@@ -229,16 +229,8 @@ func TestImportArrows(t *testing.T) {
 // TestPure: neither a package of the Makefile's PURE nor what it and its tests import from this module starts a goroutine,
 // or is called back from one, so the race detector has nothing to find there.
 func TestPure(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	line := regexp.MustCompile(`(?m)^PURE := ((?:.*\\\n)*.*)$`).FindSubmatch(makefile)
-	if line == nil {
-		t.Fatal("the Makefile has no line PURE :=")
-	}
 	packages := list(t, "Dir,Imports,TestImports,XTestImports,GoFiles,TestGoFiles,XTestGoFiles")
-	for _, pure := range strings.Fields(strings.ReplaceAll(string(line[1]), "\\", "")) {
+	for _, pure := range makeWords(t, "PURE") {
 		p, ok := packages[pure]
 		if !ok {
 			t.Errorf("the Makefile's PURE lists %s, which is no package", pure)
@@ -265,14 +257,7 @@ func TestPure(t *testing.T) {
 
 // TestWithoutRace: make test runs, without the race detector, the one file that is no part of a build with it.
 func TestWithoutRace(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	line := regexp.MustCompile(`(?m)^KUSTOMIZE := (.+)$`).FindSubmatch(makefile)
-	if line == nil {
-		t.Fatal("the Makefile has no line KUSTOMIZE :=")
-	}
+	constraint := regexp.MustCompile(`(?m)^//go:build .*!race`)
 	var found []string
 	for name, p := range list(t, "Dir,TestGoFiles,XTestGoFiles") {
 		for _, file := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
@@ -280,14 +265,28 @@ func TestWithoutRace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if regexp.MustCompile(`(?m)^//go:build .*!race`).Match(text) {
+			if constraint.Match(text) {
 				found = append(found, filepath.ToSlash(filepath.Join(name, file)))
 			}
 		}
 	}
-	if want := []string{string(line[1])}; !slices.Equal(found, want) {
+	if want := makeWords(t, "KUSTOMIZE"); !slices.Equal(found, want) {
 		t.Errorf("built without the race detector only: %q; the Makefile's KUSTOMIZE: %q", found, want)
 	}
+}
+
+// makeWords are the words of a variable of the Makefile.
+func makeWords(t *testing.T, variable string) []string {
+	t.Helper()
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^` + variable + ` := ((?:.*\\\n)*.*)$`).FindSubmatch(makefile)
+	if line == nil {
+		t.Fatalf("the Makefile has no line %s :=", variable)
+	}
+	return strings.Fields(strings.ReplaceAll(string(line[1]), "\\", ""))
 }
 
 // concurrent lists what in a file starts goroutines, or gives functions to packages that do.

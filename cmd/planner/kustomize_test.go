@@ -3,7 +3,7 @@
 //go:build !race
 
 // Kustomize starts no goroutine, and the race detector makes these tests take seven times as long: they run without it.
-// Scripts run the command catalog with it.
+// The scripts catalog_*.txtar run the command catalog with it, catalog_bundle.txtar also what pushes to a registry.
 
 package main
 
