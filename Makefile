@@ -101,20 +101,23 @@ endif
 PURE := pkg/dataplane pkg/dataplane/want pkg/history pkg/judge pkg/localise pkg/podmesh pkg/print pkg/servicecanary \
 	pkg/servicerules pkg/stats pkg/vmlatency
 
-# Kustomize starts none either. The file of its tests is not part of a build with the race detector.
-KUSTOMIZE := cmd/planner/kustomize_test.go
+# Files of tests that compute, in packages of which other tests start goroutines: they are not part of a build with the
+# race detector, and say so.
+WITHOUT_RACE := cmd/planner/explain_script_test.go cmd/planner/kustomize_test.go \
+	pkg/dataplane/iptables/write/many_test.go pkg/dataplane/nftables/write/many_test.go pkg/load/broken_test.go
 
 # Without vet, which would check the types of all that is imported once more: verify runs it, among its linters, and
 # e2e-sandbox that of the sandbox, whose imports are Kubernetes.
 .PHONY: test
 test: ## run the tests: hermetic, offline once modules are downloaded, race detector on where goroutines run
-	@# The tests of PURE compute. The others, and those of the sandbox, mostly wait. So all of them run at once. Nothing
-	@# is written into this directory: go test repeats a test that listed a directory in which something changed.
+	@# The tests of PURE and WITHOUT_RACE compute. The others, and those of the sandbox, mostly wait. So all of them run at
+	@# once. Nothing is written into this directory: go test repeats a test that listed a directory in which something
+	@# changed.
 	failed=0; logs=$$(mktemp -d); \
 	(cd test/e2e/sandbox && go test -short -vet=off ./...) > $$logs/sandbox 2>&1 & sandbox=$$!; \
 	{ go test -vet=off $(PURE:%=./%) || failed=1; go test -vet=off \
-		-run "^($$(sed -n 's/^func \(Test[[:alnum:]]*\)(.*/\1/p' $(KUSTOMIZE) | paste -sd '|'))$$" ./$(dir $(KUSTOMIZE)) && \
-		test $$failed = 0; \
+		-run "^($$(sed -n 's/^func \(Test[[:alnum:]]*\)(.*/\1/p' $(WITHOUT_RACE) | paste -sd '|'))$$" \
+		$(addprefix ./,$(sort $(dir $(WITHOUT_RACE)))) && test $$failed = 0; \
 	} > $$logs/pure 2>&1 & pure=$$!; \
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off \
 		$$(go list ./... | grep -vxFf <(printf 'github.com/checkplan/checkplan/%s\n' $(PURE))) || failed=1; \
@@ -276,10 +279,20 @@ soak: e2e-ready $(PROXY_PROGRAMS) ## 100 clean runs on a busy machine, 200 with 
 e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: KubeVirt, Multus and the guest
 	$(SANDBOX) build --with multus,kubevirt
 
+# What the guests in QEMU depend on. They run again when any of it changed: a pass is noted in the sandbox's cache.
+GUESTS_INPUTS = { sha256sum bin/console.test dist/guest.tar $$(command -v qemu-system-x86_64); uname -r; } | sha256sum | cut -c -16
+
+.PHONY: e2e-guests
+e2e-guests: ## guests in QEMU, if they have not passed with the same test, guest, QEMU and kernel (after make e2e-vms-ready)
+	go test -c -vet=off -tags e2e -o bin/console.test ./pkg/console
+	inputs=$$($(GUESTS_INPUTS)); passed=$$(dirname $$($(SANDBOX) build))/guests-passed-$$inputs; \
+	if test -e $$passed; then echo "nothing changed since the guests in QEMU passed ($$passed)"; exit; fi; \
+	(cd pkg/console && ../../bin/console.test -test.run RealGuests -test.v); touch $$passed
+
 .PHONY: e2e-vms
 e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then real KubeVirt and Multus
 	@# Guests in QEMU alone need no cluster: they run while one starts, on slow cores before. They wait for a turn.
-	$(if $(TURNS),flock --no-fork $(lastword $(sort $(wildcard $(TURNS)/*)))) go test -tags e2e -count 1 -run RealGuests -v ./pkg/console > bin/real-guests.log 2>&1 & guests=$$!; \
+	$(if $(TURNS),flock --no-fork $(lastword $(sort $(wildcard $(TURNS)/*)))) $(MAKE) --no-print-directory e2e-guests > bin/real-guests.log 2>&1 & guests=$$!; \
 	trap 'kill $$guests 2> /dev/null || true; $(SANDBOX) --state $(VMS) down' EXIT; \
 	failed=0; $(if $(SLOW),wait $$guests || failed=1;) \
 	$(SANDBOX) --state $(VMS) up --worker-names node01,node02 --with multus,kubevirt; \

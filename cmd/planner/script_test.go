@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,10 +22,21 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs testdata/script/VERB_TOPIC.txtar: each has its inputs, the command
-// lines and their exact output. UPDATE=1 writes the new output.
+// lines and their exact output. UPDATE=1 writes the new output. Those of the verb explain
+// are TestExplainScripts.
 func TestScripts(t *testing.T) {
+	all, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runScripts(t, slices.DeleteFunc(all, isExplain))
+}
+
+func isExplain(script string) bool { return strings.HasPrefix(filepath.Base(script), "explain_") }
+
+func runScripts(t *testing.T, files []string) {
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Files:               files,
 		UpdateScripts:       os.Getenv("UPDATE") != "",
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {

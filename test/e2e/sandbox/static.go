@@ -38,7 +38,13 @@ func goVariables(comp string) []corev1.EnvVar {
 	case "kube-proxy", "node-state", "service-proxy":
 		return nil
 	}
-	return []corev1.EnvVar{{Name: "GOGC", Value: "400"}, {Name: "GOMAXPROCS", Value: "1"}}
+	variables := []corev1.EnvVar{{Name: "GOGC", Value: "400"}, {Name: "GOMAXPROCS", Value: "1"}}
+	if comp == "kube-apiserver" {
+		// It uses a fifth of all CPU time, with 400 a sixth of that for garbage. It keeps about 200 MB.
+		variables[0].Value = "1000"
+		variables = append(variables, corev1.EnvVar{Name: "GOMEMLIMIT", Value: "2GiB"})
+	}
+	return variables
 }
 
 // staticPods is the directory of static pod manifests of a control plane's kubelet.

@@ -632,8 +632,9 @@ type outcome struct {
 	order   []int // of arrival
 }
 
-// settled is the timeout for packets that must arrive or be counted.
-const settled = 20 * time.Second
+// settled is the timeout for packets that must arrive or be counted, and for connections that must succeed. On a busy
+// machine, processes stand still for seconds.
+const settled = time.Minute
 
 // exchange sends packets, and waits until each has arrived or was counted as lost. lost returns how
 // many packets are lost; nil: no packet may be lost.
@@ -868,7 +869,7 @@ func (b *testbed) connect(t *testing.T, all []connection, touches func(connectio
 	for i, c := range all {
 		wg.Go(func() {
 			errs[i] = inNetNS(b.netNS(c.from, c.fromHost), func() error {
-				timeout := 5 * time.Second
+				timeout := settled
 				if c.prevented(touches) {
 					timeout = 800 * time.Millisecond
 				}

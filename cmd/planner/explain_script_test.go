@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !race
+
+// The command explain computes, and starts no goroutine but that which loads plans, as the scripts of vet and compile
+// do. The race detector makes these scripts take five times as long: they run without it.
+
+package main
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// TestExplainScripts runs the scripts of the verb explain, as TestScripts runs the others.
+func TestExplainScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/script/explain_*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runScripts(t, files)
+}
