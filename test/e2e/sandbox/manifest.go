@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"regexp"
@@ -123,7 +124,7 @@ func quoted(ips []netip.Addr) string {
 //   - it omits the events controller and the autoscaler;
 //   - it sets set-security-context: TaskRun pods must fit restricted namespaces;
 //   - it pins controller and webhook to the first control plane, because other nodes get faults,
-//     requests CPU for both, and probes them every second, for a faster start.
+//     requests CPU for both, and probes them every second until they have started.
 func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
 	objects, err := manifests(config)
 	if err != nil {
@@ -195,8 +196,9 @@ func release(manifest []byte) []byte {
 // a controller without a request would get none.
 const controllerCPU = "100m"
 
-// onControlPlane pins every Deployment to the first control plane, requests CPU for its containers, and probes its
-// readiness every second. A pod that answers late stays ready for half a minute, as with the default period of 10 s.
+// onControlPlane pins every Deployment to the first control plane, requests CPU for its containers, and probes every
+// second whether they have started, for up to ten minutes. Then it probes every 10 s, and a pod that answers late stays
+// ready for half a minute, as by default.
 func onControlPlane(objects []*unstructured.Unstructured) error {
 	for _, o := range objects {
 		if o.GetKind() != "Deployment" {
@@ -210,8 +212,11 @@ func onControlPlane(objects []*unstructured.Unstructured) error {
 		for _, c := range containers {
 			c := c.(map[string]any)
 			if probe, ok := c["readinessProbe"].(map[string]any); ok {
-				probe["initialDelaySeconds"], probe["periodSeconds"] = int64(0), int64(1)
-				probe["timeoutSeconds"], probe["failureThreshold"] = int64(5), int64(6)
+				probe["initialDelaySeconds"], probe["periodSeconds"] = int64(0), int64(10)
+				probe["timeoutSeconds"], probe["failureThreshold"] = int64(5), int64(3)
+				startup := maps.Clone(probe)
+				startup["periodSeconds"], startup["failureThreshold"] = int64(1), int64(600)
+				c["startupProbe"] = startup
 			}
 			if err := unstructured.SetNestedField(c, controllerCPU, "resources", "requests", "cpu"); err != nil {
 				return fmt.Errorf("set the CPU request of %s: %w", o.GetName(), err)
