@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -276,6 +277,21 @@ func TestWithoutRace(t *testing.T) {
 	}
 }
 
+// TestGoFlags: the sandbox, which is another module, builds with the Makefile's flags. With other flags, what both
+// modules need would be compiled twice.
+func TestGoFlags(t *testing.T) {
+	want := fmt.Sprintf("const goFlags = %q", strings.Join(makeWords(t, "GOFLAGS"), " "))
+	for _, file := range []string{"build.go", "kubeproxy/programs_test.go"} {
+		text, err := os.ReadFile(filepath.Join("../test/e2e/sandbox", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := regexp.MustCompile(`(?m)^const goFlags = .*$`).FindString(string(text)); got != want {
+			t.Errorf("%s: %s, want %s", file, got, want)
+		}
+	}
+}
+
 // makeWords are the words of a variable of the Makefile.
 func makeWords(t *testing.T, variable string) []string {
 	t.Helper()
@@ -283,7 +299,7 @@ func makeWords(t *testing.T, variable string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := regexp.MustCompile(`(?m)^` + variable + ` := ((?:.*\\\n)*.*)$`).FindSubmatch(makefile)
+	line := regexp.MustCompile(`(?m)^(?:export )?` + variable + ` *:= ((?:.*\\\n)*.*)$`).FindSubmatch(makefile)
 	if line == nil {
 		t.Fatalf("the Makefile has no line %s :=", variable)
 	}
