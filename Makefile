@@ -116,7 +116,7 @@ test: ## run the tests: hermetic, offline once modules are downloaded, race dete
 	failed=0; logs=$$(mktemp -d); \
 	(cd test/e2e/sandbox && go test -short -vet=off ./...) > $$logs/sandbox 2>&1 & sandbox=$$!; \
 	{ go test -vet=off $(PURE:%=./%) || failed=1; go test -vet=off \
-		-run "^($$(sed -n 's/^func \(Test[[:alnum:]]*\)(.*/\1/p' $(WITHOUT_RACE) | paste -sd '|'))$$" \
+		-run "^($$(sed -nE 's/^func ((Test|Fuzz)\w*)\(.*/\1/p' $(WITHOUT_RACE) | paste -sd '|'))$$" \
 		$(addprefix ./,$(sort $(dir $(WITHOUT_RACE)))) && test $$failed = 0; \
 	} > $$logs/pure 2>&1 & pure=$$!; \
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off \
@@ -279,14 +279,18 @@ soak: e2e-ready $(PROXY_PROGRAMS) ## 100 clean runs on a busy machine, 200 with 
 e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: KubeVirt, Multus and the guest
 	$(SANDBOX) build --with multus,kubevirt
 
+# $(call unless-passed,NAME,INPUTS) ends a recipe if its file $$passed exists in the sandbox's cache, one for each output of
+# the commands INPUTS. A recipe that goes on creates this file at its end.
+unless-passed = inputs=$$($(2)); passed=$$(dirname $$($(SANDBOX) build))/$(1)-passed-$$inputs; \
+	if test -e $$passed; then echo "$@: nothing changed since it passed ($$passed)"; exit; fi
+
 # What the guests in QEMU depend on. They run again when any of it changed: a pass is noted in the sandbox's cache.
 GUESTS_INPUTS = { sha256sum bin/console.test dist/guest.tar $$(command -v qemu-system-x86_64); uname -r; } | sha256sum | cut -c -16
 
 .PHONY: e2e-guests
 e2e-guests: ## guests in QEMU, if they have not passed with the same test, guest, QEMU and kernel (after make e2e-vms-ready)
 	go test -c -vet=off -tags e2e -o bin/console.test ./pkg/console
-	inputs=$$($(GUESTS_INPUTS)); passed=$$(dirname $$($(SANDBOX) build))/guests-passed-$$inputs; \
-	if test -e $$passed; then echo "nothing changed since the guests in QEMU passed ($$passed)"; exit; fi; \
+	$(call unless-passed,guests,$(GUESTS_INPUTS)); \
 	(cd pkg/console && ../../bin/console.test -test.run RealGuests -test.v); touch $$passed
 
 .PHONY: e2e-vms
@@ -319,8 +323,7 @@ SANDBOX_INPUTS = { find test/e2e/sandbox pkg/nodestate pkg/dataplane test/datapl
 
 .PHONY: e2e-sandbox
 e2e-sandbox: e2e-ready ## the sandbox's own tests, if they have not passed with the same sources, Go, kernel and commands
-	inputs=$$($(SANDBOX_INPUTS)); passed=$$(dirname $$($(SANDBOX) build))/tests-passed-$$inputs; \
-	if test -e $$passed; then echo "nothing changed since the sandbox's own tests passed ($$passed)"; exit; fi; \
+	$(call unless-passed,tests,$(SANDBOX_INPUTS)); \
 	(cd test/e2e/sandbox && go test -tags e2e -count 1 -timeout 20m -v ./...); touch $$passed
 
 # Each checkout has its own cache. In a shared cache, findings name files of the checkout that wrote them, and exclusions

@@ -3,20 +3,11 @@
 //go:build !race
 
 // The command explain computes, and starts no goroutine but that which loads plans, as the scripts of vet and compile
-// do. The race detector makes these scripts take five times as long: they run without it.
+// do. The race detector makes these scripts take seven times as long: they run without it.
 
 package main
 
-import (
-	"path/filepath"
-	"testing"
-)
+import "testing"
 
 // TestExplainScripts runs the scripts of the verb explain, as TestScripts runs the others.
-func TestExplainScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/script/explain_*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	runScripts(t, files)
-}
+func TestExplainScripts(t *testing.T) { runScripts(t, isExplain) }

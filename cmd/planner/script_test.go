@@ -25,16 +25,18 @@ func TestMain(m *testing.M) {
 // lines and their exact output. UPDATE=1 writes the new output. Those of the verb explain
 // are TestExplainScripts.
 func TestScripts(t *testing.T) {
-	all, err := filepath.Glob("testdata/script/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	runScripts(t, slices.DeleteFunc(all, isExplain))
+	runScripts(t, func(script string) bool { return !isExplain(script) })
 }
 
 func isExplain(script string) bool { return strings.HasPrefix(filepath.Base(script), "explain_") }
 
-func runScripts(t *testing.T, files []string) {
+// runScripts runs the scripts that are chosen.
+func runScripts(t *testing.T, chosen func(script string) bool) {
+	files, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = slices.DeleteFunc(files, func(script string) bool { return !chosen(script) })
 	testscript.Run(t, testscript.Params{
 		Files:               files,
 		UpdateScripts:       os.Getenv("UPDATE") != "",

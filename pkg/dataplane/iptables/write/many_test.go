@@ -2,7 +2,7 @@
 
 //go:build !race
 
-// A Writer starts no goroutine, and the race detector makes this test take ten times as long: it runs without it.
+// A Writer starts no goroutine, and the race detector makes this test take four times as long: it runs without it.
 
 package write
 

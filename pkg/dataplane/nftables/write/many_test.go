@@ -2,7 +2,7 @@
 
 //go:build !race
 
-// A Writer starts no goroutine, and the race detector makes these tests take ten times as long: they run without it.
+// A Writer starts no goroutine, and the race detector makes these tests take four times as long: they run without it.
 
 package write
 
