@@ -20,6 +20,8 @@ import (
 // The caller sets the start time.
 func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Result, known bool) {
 	r.Pair = m.Pair
+	s.Watch.begin()
+	defer s.Watch.end()
 	// passed records the result of a stage and reports whether the next stage can start.
 	passed := func(step sample, trouble error, delay *int64) bool {
 		_, spoiled := s.Watch.spoils(step)

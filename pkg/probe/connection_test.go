@@ -101,7 +101,7 @@ func TestConnectionThatIsCutShortIsNotKnown(t *testing.T) {
 // reached peer still counts as reached.
 func TestHoldUpsOfTheAgent(t *testing.T) {
 	held := &Watch{}
-	held.set(time.Now().Add(-time.Hour)) // the timer has not woken since
+	held.set(nil, time.Now().Add(-time.Hour)) // the timer has not woken since
 	for _, test := range []struct {
 		name    string
 		peer    func(net.Conn)
@@ -148,7 +148,7 @@ func TestSpoiledConnectIsClosed(t *testing.T) {
 	}
 	s := session()
 	s.Watch = &Watch{}
-	s.Watch.set(time.Now().Add(-time.Hour)) // the timer has not woken since
+	s.Watch.set(nil, time.Now().Add(-time.Hour)) // the timer has not woken since
 	measured := make(chan checkup.Result)
 	go func() {
 		r, _ := connection(t.Context(), peerAt(checkup.TLS, checkup.IPv4, address), s)

@@ -187,7 +187,19 @@ type conversation struct {
 	duplicates int
 	reordered  int
 	unsettled  int    // sent, but not settled
+	watched    bool   // the agent's Watch counts an open measurement
 	scratch    []byte // the packet to send
+}
+
+// watch tells the agent's Watch whether packets are unsettled.
+func (c *conversation) watch(w *Watch, open bool) {
+	switch {
+	case open && !c.watched:
+		w.begin()
+	case !open && c.watched:
+		w.end()
+	}
+	c.watched = open
 }
 
 // round sends n more packets, or fewer if it ends before, and collects their answers.
@@ -208,6 +220,7 @@ func (c *conversation) round(ctx context.Context, s *Session, n int, end ends) (
 		})
 	}
 	err := c.run(ctx, s, first, end, events)
+	defer c.watch(s.Watch, false)
 	for _, f := range c.flows {
 		f.interrupt()
 	}
@@ -246,6 +259,7 @@ func (c *conversation) run(ctx context.Context, s *Session, first int, end ends,
 		timer.Reset(time.Until(c.journeys[next-1].sent.Add(timeout)))
 	}
 	for {
+		c.watch(s.Watch, c.unsettled > 0)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -272,6 +286,7 @@ func (c *conversation) run(ctx context.Context, s *Session, first int, end ends,
 				}
 			}
 			granted = false
+			c.watch(s.Watch, true)
 			sent := time.Now()
 			if err := c.send(next, sent); err != nil {
 				return err

@@ -72,10 +72,11 @@
 //
 // # Self-doubt
 //
-// Watch measures how late the agent's own timers wake. A measurement that the kernel did not time and during which the
-// agent was held up, or for which a responder was, is spoiled: it is counted, but its result is discarded. Spoiled
-// measurements are repeated until Count of them are good, but at most maxTries times Count are made in total, and none
-// after the order's deadline. A short hold-up costs time and packets, but no pair.
+// Watch measures how late the agent's own timers wake: every 5 ms while measurements are open, otherwise every 50 ms. A
+// measurement that the kernel did not time and during which the agent was held up, or for which a responder was, is
+// spoiled: it is counted, but its result is discarded. Spoiled measurements are repeated until Count of them are good,
+// but at most maxTries times Count are made in total, and none after the order's deadline. A short hold-up costs time
+// and packets, but no pair.
 //
 // If a stage of a connection to a Peer timed out while the agent was held up, the measurement is unmeasured. The delay
 // of a stage that passed during a hold-up is left out (except that of a connect, which the kernel times): the peer was

@@ -245,7 +245,9 @@ func series(
 			number := made
 			made++
 			g.Go(func() (err error) {
+				s.Watch.begin()
 				defer func() {
+					s.Watch.end()
 					if err == nil && samples[i].cause == nil {
 						answered.Add(1)
 					}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -298,7 +299,7 @@ func TestTallyCountsSpoiledSeparately(t *testing.T) {
 func TestWatchIncludesCurrentHoldUp(t *testing.T) {
 	w := &Watch{}
 	due := time.Now().Add(-time.Hour)
-	w.set(due)
+	w.set(nil, due)
 	if held := w.held(due.Add(-time.Second), time.Now()); held < time.Hour {
 		t.Errorf("held = %v, want at least an hour", held)
 	}
@@ -346,6 +347,83 @@ func TestWatchRunMeasuresUntilItsContextEnds(t *testing.T) {
 	}
 	if !w.due.IsZero() {
 		t.Error("got a pending timer, want none")
+	}
+}
+
+func TestWatchHasMoreTimersWhileMeasurementsAreOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w := &Watch{}
+		go w.Run(ctx)
+		woken := 0
+		for _, step := range []struct {
+			name  string
+			do    func()
+			after time.Duration
+			woken int // timers since the step before
+		}{
+			{"starts", func() {}, firstInterval, 1},
+			{"waits", func() {}, 10*idleInterval + watchInterval, 10},
+			{"two begin", func() { w.begin(); w.begin() }, firstInterval + 9*watchInterval, 10},
+			{"one ends", w.end, 10 * watchInterval, 10},
+			{"the other ends", w.end, watchInterval + 10*idleInterval, 11},
+			{"one begins and ends", func() { w.begin(); w.end() }, watchInterval + 10*idleInterval, 11},
+			{"100 begin and end within 100 ms", func() {
+				for range 100 {
+					w.begin()
+					w.end()
+					time.Sleep(time.Millisecond)
+				}
+			}, 0, 20},
+		} {
+			step.do()
+			time.Sleep(step.after)
+			synctest.Wait()
+			w.mu.Lock()
+			if n := len(w.delays) - woken; n != step.woken {
+				t.Errorf("%s: %d timers woke, want %d", step.name, n, step.woken)
+			}
+			woken = len(w.delays)
+			w.mu.Unlock()
+		}
+	})
+}
+
+// Measurements are open for Watch, however they are made, and none of them stays open.
+func TestMeasurementsAreWatched(t *testing.T) {
+	for name, measure := range map[string]func(*testing.T, *Session){
+		"datagrams": func(t *testing.T, s *Session) {
+			udp(t.Context(), Measurement{
+				Pair:    pairOf(checkup.UDP, checkup.IPv4, 100),
+				Address: listenUDP(t, checkup.IPv4, func([][]byte) [][]byte { return nil }),
+				Probe:   checkup.Probe{Count: 2, Timeout: silence},
+			}, s)
+		},
+		"connections of a pair": func(t *testing.T, s *Session) {
+			tcp(t.Context(), Measurement{
+				Pair:    pairOf(checkup.TCP, checkup.IPv4, 100),
+				Address: listenTCP(t, checkup.IPv4, silentPeer),
+				Probe:   checkup.Probe{Count: 2, Timeout: silence},
+			}, s)
+		},
+		"a peer": func(t *testing.T, s *Session) {
+			connection(t.Context(), peerAt(checkup.TCP, checkup.IPv4, listenTCP(t, checkup.IPv4, silentPeer)), s)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := session()
+			s.Watch = &Watch{}
+			distant := time.Now().Add(time.Hour)
+			s.Watch.set(time.NewTimer(time.Hour), distant) // as of Run between measurements
+			measure(t, s)
+			if s.Watch.due.Equal(distant) {
+				t.Error("the timer was not set to an earlier time")
+			}
+			if s.Watch.open != 0 {
+				t.Errorf("%d measurements are still open", s.Watch.open)
+			}
+		})
 	}
 }
 

@@ -189,13 +189,13 @@ func TestSpoiledMeasurementsAreRepeated(t *testing.T) {
 			bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
 				s := session()
 				s.Watch = &Watch{}
-				s.Watch.set(time.Now().Add(-time.Hour))
+				s.Watch.set(nil, time.Now().Add(-time.Hour))
 				var requests atomic.Int32
 				m := Measurement{
 					Pair: pairOf(test.transport, family, test.size),
 					Address: test.listen(t, family, func() {
 						if requests.Add(1) > count {
-							s.Watch.set(time.Time{})
+							s.Watch.set(nil, time.Time{})
 						}
 					}),
 					Probe: checkup.Probe{Count: count, Timeout: patience, Path: "/"},

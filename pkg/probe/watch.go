@@ -10,27 +10,37 @@ import (
 )
 
 const (
-	// watchInterval is how often Watch sets a timer.
+	// watchInterval is the interval between the timers of Watch while measurements are open. When the first one begins,
+	// it has a timer after firstInterval, if the last timer is watchInterval ago by then: a hold-up that begins with a
+	// measurement shows only behind its first timer. idleInterval is the interval while no measurement is open:
+	// hold-ups of that time spoil nothing, but tell how busy the node is.
 	watchInterval = 5 * time.Millisecond
+	firstInterval = time.Millisecond
+	idleInterval  = 50 * time.Millisecond
 	// heldUp is how late a timer must be for the agent to count as held up; timers of an idle agent are late by less
 	// than 1 ms.
 	heldUp = 5 * time.Millisecond
 	// spoiling is the hold-up that spoils a measurement with any delay.
 	spoiling = 20 * time.Millisecond
-	// maxDelays and maxHoldUps limit memory: 22 minutes of timers, and the last hold-ups. When full, the oldest are
+	// maxDelays and maxHoldUps limit memory: 22 minutes or more of timers, and the last hold-ups. When full, the oldest are
 	// overwritten.
 	maxDelays  = 1 << 18
 	maxHoldUps = 1 << 12
 )
 
 // Watch measures how late the timers of this process wake: if the process is starved or throttled, so are its
-// measurements. The zero Watch is ready to use.
+// measurements. While no measurement is open, its timers are rare: an agent that waits for its next measurement, for
+// hours in a watch, uses little CPU time. The zero Watch is ready to use.
 type Watch struct {
 	mu sync.Mutex // guards following
-	// due is when the current timer should wake; zero without a timer.
+	// open is the number of open measurements.
+	open int
+	// timer is that of Run; nil if Run does not run. due is when it should wake; zero if it is not set.
+	timer   *time.Timer
 	due     time.Time
-	delays  []int32 // in microseconds
-	next    int     // index in delays to overwrite when it is full
+	last    time.Time // when a timer woke last
+	delays  []int32   // in microseconds
+	next    int       // index in delays to overwrite when it is full
 	longest time.Duration
 	holdUps []holdUp
 	oldest  int // index in holdUps to overwrite when it is full
@@ -41,37 +51,72 @@ type holdUp struct{ from, to time.Time }
 
 // Run watches until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
-	timer := time.NewTimer(watchInterval)
+	timer := time.NewTimer(firstInterval)
 	defer timer.Stop()
-	// From the last time that the timer woke, not from now: a hold-up may be between the two.
-	last := time.Now()
+	w.set(timer, time.Now().Add(firstInterval))
+	defer w.set(nil, time.Time{})
 	for {
-		due := last.Add(watchInterval)
-		w.set(due)
-		timer.Reset(time.Until(due))
 		select {
 		case <-ctx.Done():
-			w.set(time.Time{})
 			return
 		case <-timer.C:
-			last = time.Now()
-			w.woke(due, last)
+			w.wake(time.Now())
 		}
 	}
 }
 
-func (w *Watch) set(due time.Time) {
+func (w *Watch) set(timer *time.Timer, due time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.due = due
+	w.timer, w.due = timer, due
 }
 
-// woke records when a timer was due and when it woke.
-func (w *Watch) woke(due, now time.Time) {
-	late := max(now.Sub(due), 0)
+// begin says that a measurement begins; end must follow. A nil Watch does nothing.
+func (w *Watch) begin() {
+	if w == nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.due = time.Time{}
+	w.open++
+	if w.timer == nil || w.open > 1 {
+		return
+	}
+	now := time.Now()
+	wait := max(firstInterval, w.last.Add(watchInterval).Sub(now))
+	if due := now.Add(wait); due.Before(w.due) {
+		w.due = due
+		w.timer.Reset(wait)
+	}
+}
+
+// end says that a measurement that began has ended. A nil Watch does nothing.
+func (w *Watch) end() {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open--
+}
+
+// wake records that the timer woke, and sets it again.
+func (w *Watch) wake(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.woke(w.due, now)
+	interval := idleInterval
+	if w.open > 0 {
+		interval = watchInterval
+	}
+	// From the time that the timer woke: a hold-up may have followed.
+	w.last, w.due = now, now.Add(interval)
+	w.timer.Reset(time.Until(w.due))
+}
+
+// woke records when a timer was due and when it woke. The caller holds mu.
+func (w *Watch) woke(due, now time.Time) {
+	late := max(now.Sub(due), 0)
 	w.longest = max(w.longest, late)
 	micros := int32(min(late.Microseconds(), 1<<31-1))
 	if len(w.delays) < maxDelays {

@@ -920,15 +920,37 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	nothingLeft(t, first, second)
 }
 
-// Checks run one after the other, and the report contains both.
+// Checks run one after the other, and the report contains both. It is the same again from the cluster as from a file,
+// and planner serve shows it.
 func TestChain(t *testing.T) {
 	parallel(t)
-	r := runPlan(t, "chain", 0)
+	c := start(t, "run", plans, "--plan", "chain", "--output", "json")
+	if code := c.wait(t); code != 0 {
+		t.Fatalf("exit code %d: %s", code, c.stderr.String())
+	}
+	r := reportOf(t, c)
 	if len(r.Checks) != 2 || r.Checks[0].Name != "first" || r.Checks[1].Name != "second" {
 		t.Fatalf("checks of the report:\n%s", describe(t, r))
 	}
 	checkResults(t, r)
 	nothingLeft(t, r.RunUID)
+
+	file := filepath.Join(t.TempDir(), "report.json")
+	if err := os.WriteFile(file, c.stdout.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fromFile, fromCluster := start(t, "report", file), start(t, "report", r.Run)
+	if a, b := fromFile.wait(t), fromCluster.wait(t); a != 0 || b != 0 {
+		t.Fatalf("exit codes %d, %d: %s%s", a, b, fromFile.stderr.String(), fromCluster.stderr.String())
+	}
+	if fromFile.stdout.String() != fromCluster.stdout.String() {
+		t.Errorf("from a file:\n%s\nfrom the cluster:\n%s", fromFile.stdout.String(), fromCluster.stdout.String())
+	}
+	gone := start(t, "report", "no-such-run")
+	if code := gone.wait(t); code != 1 || !strings.Contains(gone.stderr.String(), "no-such-run") {
+		t.Errorf("a run that does not exist: exit code %d, want 1 and its name: %s", code, gone.stderr.String())
+	}
+	served(t, r)
 }
 
 // Existing pods are probed without a responder, on their own port.
@@ -1102,31 +1124,6 @@ func TestImageCannotBePulled(t *testing.T) {
 		t.Errorf("stderr does not name the image pull: %s", c.stderr.String())
 	}
 	nothingLeft(t, uid)
-}
-
-// The report of an earlier run is the same from the cluster as from a file, and planner serve shows it.
-func TestReportAgain(t *testing.T) {
-	parallel(t)
-	c := start(t, "run", plans, "--plan", "ring", "--output", "json")
-	if code := c.wait(t); code != 0 {
-		t.Fatalf("exit code %d: %s", code, c.stderr.String())
-	}
-	file := filepath.Join(t.TempDir(), "report.json")
-	if err := os.WriteFile(file, c.stdout.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	fromFile, fromCluster := start(t, "report", file), start(t, "report", reportOf(t, c).Run)
-	if a, b := fromFile.wait(t), fromCluster.wait(t); a != 0 || b != 0 {
-		t.Fatalf("exit codes %d, %d: %s%s", a, b, fromFile.stderr.String(), fromCluster.stderr.String())
-	}
-	if fromFile.stdout.String() != fromCluster.stdout.String() {
-		t.Errorf("from a file:\n%s\nfrom the cluster:\n%s", fromFile.stdout.String(), fromCluster.stdout.String())
-	}
-	gone := start(t, "report", "no-such-run")
-	if code := gone.wait(t); code != 1 || !strings.Contains(gone.stderr.String(), "no-such-run") {
-		t.Errorf("a run that does not exist: exit code %d, want 1 and its name: %s", code, gone.stderr.String())
-	}
-	served(t, reportOf(t, c))
 }
 
 // What cannot be measured is reported with the reason that Kubernetes gives.
