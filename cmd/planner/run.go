@@ -192,6 +192,9 @@ func (e *environment) finish(ctx context.Context, cluster *run.Cluster, started 
 	}
 	ctx, stop := e.interruptible(ctx)
 	defer stop()
+	for _, line := range brokenTasks(last) {
+		screen.say("%s", line)
+	}
 	report, err := storedReport(ctx, cluster, string(finished.UID))
 	if err != nil {
 		what := "ended, and its report cannot be read"
@@ -255,6 +258,17 @@ func whyEnded(r *pipelinev1.PipelineRun, last run.Progress) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// brokenTasks has a line for each failed task, with its exit code, which says more than the report of a task that could
+// not record why it failed. The task that judges is left out: a verdict makes it fail.
+func brokenTasks(last run.Progress) (lines []string) {
+	for _, task := range last.Tasks {
+		if task.Failed && task.Name != string(checkup.PhaseConclude) {
+			lines = append(lines, fmt.Sprintf("task %s failed: %s", task.Name, task.Message))
+		}
+	}
+	return lines
 }
 
 // follow waits for the end of the run, and returns the run and the last status of its

@@ -3,10 +3,12 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
@@ -29,5 +31,18 @@ func TestHomeOf(t *testing.T) {
 		if got := homeOf(&checkup.Plan{Checks: tt.checks}); got != tt.want {
 			t.Errorf("%s: got namespace %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+// TestBrokenTasks: a failed task is printed with its exit code, unless it is the one that a verdict makes fail.
+func TestBrokenTasks(t *testing.T) {
+	got := brokenTasks(run.Progress{Tasks: []run.TaskProgress{
+		{Name: "setup-mesh", Done: true, Failed: true, Message: `"step-setup" exited with code 5: Error`},
+		{Name: "probe-mesh", Done: true},
+		{Name: "conclude", Done: true, Failed: true, Message: `"step-report" exited with code 4: Error`},
+	}})
+	want := []string{`task setup-mesh failed: "step-setup" exited with code 5: Error`}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -22,8 +22,8 @@ const (
 	heldUp = 5 * time.Millisecond
 	// spoiling is the hold-up that spoils a measurement with any delay.
 	spoiling = 20 * time.Millisecond
-	// maxDelays and maxHoldUps limit memory: 22 minutes or more of timers, and the last hold-ups. When full, the oldest are
-	// overwritten.
+	// maxDelays and maxHoldUps limit memory: at least 22 minutes of timers, and the last hold-ups. When full, the oldest
+	// are overwritten.
 	maxDelays  = 1 << 18
 	maxHoldUps = 1 << 12
 )

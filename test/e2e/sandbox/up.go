@@ -712,14 +712,16 @@ func (c *cluster) loadOnce(ctx context.Context, n nodePlan, archives ...string) 
 	return nil
 }
 
-// load imports an image archive (docker save or OCI layout) into a node's containerd.
+// load imports an image archive (docker save or OCI layout) into a node's containerd, which unpacks an image when it
+// first creates a container of it: most nodes never run most images.
 func (c *cluster) load(ctx context.Context, n nodePlan, archive string) error {
 	f, err := os.Open(archive)
 	if err != nil {
 		return fmt.Errorf("load images: %w", err)
 	}
 	defer f.Close() // read only
-	cmd := c.inNode(ctx, n.Name, "ctr", "--address="+containerdSocket, "--namespace=k8s.io", "images", "import", "-")
+	cmd := c.inNode(ctx, n.Name, "ctr", "--address="+containerdSocket, "--namespace=k8s.io",
+		"images", "import", "--no-unpack", "-")
 	cmd.Stdin = f
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("load %s on node %s: %w: %s", archive, n.Name, err, strings.TrimSpace(string(out)))
