@@ -191,7 +191,7 @@ type conversation struct {
 	scratch    []byte // the packet to send
 }
 
-// watch tells the agent's Watch whether packets are unsettled.
+// watch has the agent's Watch count an open measurement while packets are unsettled.
 func (c *conversation) watch(w *Watch, open bool) {
 	switch {
 	case open && !c.watched:

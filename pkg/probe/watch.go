@@ -13,7 +13,7 @@ const (
 	// watchInterval is the interval between the timers of Watch while measurements are open. When the first one begins,
 	// it has a timer after firstInterval, if the last timer is watchInterval ago by then: a hold-up that begins with a
 	// measurement shows only behind its first timer. idleInterval is the interval while no measurement is open:
-	// hold-ups of that time spoil nothing, but tell how busy the node is.
+	// hold-ups of that time spoil nothing, but show how busy the node is.
 	watchInterval = 5 * time.Millisecond
 	firstInterval = time.Millisecond
 	idleInterval  = 50 * time.Millisecond
