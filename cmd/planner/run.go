@@ -192,9 +192,6 @@ func (e *environment) finish(ctx context.Context, cluster *run.Cluster, started 
 	}
 	ctx, stop := e.interruptible(ctx)
 	defer stop()
-	for _, line := range brokenTasks(last) {
-		screen.say("%s", line)
-	}
 	report, err := storedReport(ctx, cluster, string(finished.UID))
 	if err != nil {
 		what := "ended, and its report cannot be read"
@@ -202,6 +199,9 @@ func (e *environment) finish(ctx context.Context, cluster *run.Cluster, started 
 			what = "ended without a report"
 		}
 		return nil, fmt.Errorf("PipelineRun %s %s: %w\n%s", finished.Name, what, err, whyEnded(finished, last))
+	}
+	for _, line := range brokenTasks(last) {
+		screen.say("%s", line)
 	}
 	return report, nil
 }

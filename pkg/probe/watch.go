@@ -11,9 +11,9 @@ import (
 
 const (
 	// watchInterval is the interval between the timers of Watch while measurements are open. When the first one begins,
-	// it has a timer after firstInterval, if the last timer is watchInterval ago by then: a hold-up that begins with a
-	// measurement shows only behind its first timer. idleInterval is the interval while no measurement is open:
-	// hold-ups of that time spoil nothing, but show how busy the node is.
+	// the next timer is due after firstInterval, but not within watchInterval of the last one: only what follows a time
+	// at which a timer is due counts as a hold-up. idleInterval is the interval while no measurement is open: hold-ups
+	// of that time spoil nothing, but show how busy the node is.
 	watchInterval = 5 * time.Millisecond
 	firstInterval = time.Millisecond
 	idleInterval  = 50 * time.Millisecond

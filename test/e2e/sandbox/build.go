@@ -357,7 +357,7 @@ func writeImages(archive, binDir string, binaries ...string) error {
 }
 
 // binaryImage returns an image of one static binary at /ko-app/NAME, where Tekton expects its own.
-// The layer is not compressed: it stays on this machine, and every `up` unpacks it on every node.
+// The layer is not compressed: it stays on this machine, and every node that runs it unpacks it.
 func binaryImage(file string) (v1.Image, error) {
 	base := filepath.Base(file)
 	content, err := os.ReadFile(file)
