@@ -673,6 +673,7 @@ func (tr *traffic) exchange(t *testing.T, packets []sent, lost func() int) outco
 					missing = append(missing, p)
 				}
 			}
+			tr.b.explain(t)
 			t.Fatalf("%d of %d packets neither arrived nor were counted, for example %+v",
 				len(missing), len(packets), missing[0])
 		}
@@ -883,9 +884,31 @@ func (b *testbed) connect(t *testing.T, all []connection, touches func(connectio
 		})
 	}
 	wg.Wait()
+	failed := t.Failed()
 	for i, c := range all {
 		if got, want := errs[i] != nil, c.prevented(touches); got != want {
 			t.Errorf("%+v: prevented %t (%v), want %t", c, got, errs[i], want)
+		}
+	}
+	if t.Failed() && !failed {
+		b.explain(t)
+	}
+}
+
+// explain logs what a failed test needs to find lost packets: what the kernel has counted and tracks in each namespace.
+func (b *testbed) explain(t *testing.T) {
+	t.Helper()
+	for i, n := range b.nodes {
+		for _, netns := range []string{n.NetNS, b.pods[i].netns} {
+			out := ""
+			err := inNetNS(netns, func() (err error) {
+				out, err = command(context.Background(), "", "bash", "-c", "nstat -as; cd /proc/thread-self/net; "+
+					"cat stat/nf_conntrack; grep -v ASSURED nf_conntrack | head -30; cat dev; "+
+					"ss -tan '( sport >= :5001 and sport <= :5002 ) or ( dport >= :5001 and dport <= :5002 )' | "+
+					"grep -v CLOSE-WAIT | head -30; ip neighbour; ip link; nft list ruleset")
+				return err
+			})
+			t.Logf("node %s, its pod: %t (%v):\n%s", n.Name, netns == b.pods[i].netns, err, out)
 		}
 	}
 }
