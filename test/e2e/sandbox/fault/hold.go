@@ -277,20 +277,20 @@ func (h *holder) bind(netns string, number uint16) error {
 	return nil
 }
 
-// run releases each packet when it is due, until ctx ends.
+// run releases each packet when it is due, and the rest when ctx ends.
 func (h *holder) run(ctx context.Context) error {
 	defer h.queue.Close()
 	defer h.stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var p packet
 	for {
-		var p packet
 		select {
 		case p = <-h.arrived:
 		case err := <-h.failed:
 			return fmt.Errorf("receive from a netfilter queue: %w", err)
 		case <-ctx.Done():
-			return nil
+			return h.pass(afterAll(p))
 		}
 		// Packets leave in the order of arrival: if the last one is due, all before it are due too,
 		// and one verdict serves them all.
@@ -299,7 +299,7 @@ func (h *holder) run(ctx context.Context) error {
 			select {
 			case <-timer.C:
 			case <-ctx.Done():
-				return h.pass(h.last(p))
+				return h.pass(afterAll(p))
 			}
 			last, late := p, true
 			for late {
@@ -319,15 +319,11 @@ func (h *holder) run(ctx context.Context) error {
 	}
 }
 
-// last returns the latest packet that has arrived, or p if none has.
-func (h *holder) last(p packet) packet {
-	for {
-		select {
-		case p = <-h.arrived:
-		default:
-			return p
-		}
-	}
+// afterAll returns a packet after all that the kernel holds, of which p has arrived here. Others may be in the queue
+// whose notices were not received yet. The kernel numbers packets from 1 and compares numbers as a circle (nfq_id_after).
+func afterAll(p packet) packet {
+	p.id += 1 << 30
+	return p
 }
 
 // pass releases a packet and all packets before it.

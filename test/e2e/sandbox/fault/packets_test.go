@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -687,43 +688,73 @@ func TestHolderIsKilled(t *testing.T) {
 	})
 }
 
-// Clear releases the packets that a delay holds.
+// Clear releases the packets that a delay holds, also those of which the process that holds them has not read the notice.
 func TestClearReleases(t *testing.T) {
 	onEach(t, func(t *testing.T, b *testbed) {
 		tr := b.openTraffic(t)
-		dir := t.TempDir()
 		nodes := append([]Node(nil), b.places()...)
 		for i := range nodes {
 			nodes[i].Uplink = ""
 		}
-		id, err := Add(t.Context(), dir, nodes, b.parse(t, "delay --by 1m"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		packets := b.matrix()
-		done := make(chan error, 1)
-		var counted atomic.Int64
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Logf("the rules counted %d of %d packets; Clear has returned: %t", counted.Load(), len(packets), len(done) > 0)
-			}
-		})
-		go func() {
-			for counted.Load() < int64(len(packets)) { // if this never ends, exchange fails the test
-				if t.Context().Err() != nil {
-					break
+		for _, notices := range []string{"read", "unread"} {
+			t.Run(notices, func(t *testing.T) {
+				dir := t.TempDir()
+				id, err := Add(t.Context(), dir, nodes, b.parse(t, "delay --by 1m"))
+				if err != nil {
+					t.Fatal(err)
 				}
-				counted.Store(int64(b.counted(t, id)))
-			}
-			_, err := Clear(context.Background(), dir, b.places())
-			done <- err
-		}()
-		tr.exchange(t, packets, nil)
-		if err := <-done; err != nil {
-			t.Error(err)
+				records, err := List(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				holder := records[0].Holder.PID
+				if notices == "unread" {
+					if err := unix.Kill(holder, unix.SIGSTOP); err != nil {
+						t.Fatal(err)
+					}
+				}
+				packets := b.matrix()
+				done := make(chan error, 1)
+				var counted atomic.Int64
+				t.Cleanup(func() {
+					if t.Failed() {
+						t.Logf("the rules counted %d of %d packets; Clear has returned: %t", counted.Load(), len(packets), len(done) > 0)
+					}
+				})
+				go func() {
+					for counted.Load() < int64(len(packets)) { // if this never ends, exchange fails the test
+						if t.Context().Err() != nil {
+							break
+						}
+						counted.Store(int64(b.counted(t, id)))
+					}
+					if notices == "unread" {
+						go func() {
+							for !pending(holder, unix.SIGTERM) && t.Context().Err() == nil {
+								time.Sleep(time.Millisecond)
+							}
+							_ = unix.Kill(holder, unix.SIGCONT) // if the process is gone, Clear has ended it
+						}()
+					}
+					_, err := Clear(context.Background(), dir, b.places())
+					done <- err
+				}()
+				tr.exchange(t, packets, nil)
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				b.assertClean(t, dir)
+			})
 		}
-		b.assertClean(t, dir)
 	})
+}
+
+// pending reports whether a process has not received a signal yet that was sent to it.
+func pending(pid int, s unix.Signal) bool {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // of a process that is gone: nothing
+	_, hex, _ := strings.Cut(string(status), "\nShdPnd:\t")
+	mask, _ := strconv.ParseUint(strings.SplitN(hex, "\n", 2)[0], 16, 64)
+	return mask&(1<<(s-1)) != 0
 }
 
 // A process that holds packets exits if its record is removed, if its record names another process,

@@ -898,17 +898,19 @@ func (b *testbed) connect(t *testing.T, all []connection, touches func(connectio
 // explain logs what a failed test needs to find lost packets: what the kernel has counted and tracks in each namespace.
 func (b *testbed) explain(t *testing.T) {
 	t.Helper()
+	var log strings.Builder
 	for i, n := range b.nodes {
-		for _, netns := range []string{n.NetNS, b.pods[i].netns} {
-			out := ""
-			err := inNetNS(netns, func() (err error) {
-				out, err = command(context.Background(), "", "bash", "-c", "nstat -as; cd /proc/thread-self/net; "+
+		for what, netns := range map[string]string{"node": n.NetNS, "pod of": b.pods[i].netns} {
+			err := inNetNS(netns, func() error {
+				out, err := command(context.Background(), "", "bash", "-c", "nstat -as; cd /proc/thread-self/net; "+
 					"cat stat/nf_conntrack; grep -v ASSURED nf_conntrack | head -30; cat dev; "+
 					"ss -tan '( sport >= :5001 and sport <= :5002 ) or ( dport >= :5001 and dport <= :5002 )' | "+
 					"grep -v CLOSE-WAIT | head -30; ip neighbour; ip link; nft list ruleset")
+				log.WriteString(out)
 				return err
 			})
-			t.Logf("node %s, its pod: %t (%v):\n%s", n.Name, netns == b.pods[i].netns, err, out)
+			fmt.Fprintf(&log, "\n(above: %s %s; %v)\n\n", what, n.Name, err)
 		}
 	}
+	t.Log("packets were lost:\n" + log.String())
 }
