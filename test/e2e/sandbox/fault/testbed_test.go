@@ -15,7 +15,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -861,29 +860,49 @@ func (b *testbed) connections() []connection {
 }
 
 // connect tries all connections at once and fails for each with the wrong outcome. The timeout
-// allows two lost segments for a connection that must succeed. It ends before the first
+// allows lost segments for a connection that must succeed. It ends before the first
 // retransmission for one that must fail.
 func (b *testbed) connect(t *testing.T, all []connection, touches func(connection) bool) {
 	t.Helper()
-	errs := make([]error, len(all))
-	var wg sync.WaitGroup
+	// Not goroutines that dial, each on a thread in a namespace: on a busy machine the last of them run seconds later.
+	fds, errs := make([]unix.PollFd, len(all)), make([]error, len(all))
 	for i, c := range all {
-		wg.Go(func() {
-			errs[i] = inNetNS(b.netNS(c.from, c.fromHost), func() error {
-				timeout := settled
-				if c.prevented(touches) {
-					timeout = 800 * time.Millisecond
-				}
-				address := netip.AddrPortFrom(b.addr(c.to, c.toHost, c.family), c.dport).String()
-				conn, err := net.DialTimeout("tcp", address, timeout)
-				if err == nil {
-					conn.Close()
-				}
-				return err
-			})
+		err := inNetNS(b.netNS(c.from, c.fromHost), func() error {
+			fd, err := startConnect(netip.AddrPortFrom(b.addr(c.to, c.toHost, c.family), c.dport))
+			fds[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
+			return err
 		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(int(fds[i].Fd))
 	}
-	wg.Wait()
+	for started, open := time.Now(), len(all); open > 0; {
+		if _, err := unix.Poll(fds, 20); err != nil && !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
+		for i, c := range all {
+			timeout := settled
+			if c.prevented(touches) {
+				timeout = 800 * time.Millisecond
+			}
+			switch {
+			case fds[i].Fd < 0: // decided: poll ignores it
+				continue
+			case fds[i].Revents != 0:
+				no, err := unix.GetsockoptInt(int(fds[i].Fd), unix.SOL_SOCKET, unix.SO_ERROR)
+				if errs[i] = err; no != 0 {
+					errs[i] = unix.Errno(no)
+				}
+			case time.Since(started) > timeout:
+				errs[i] = os.ErrDeadlineExceeded
+			default:
+				continue
+			}
+			fds[i].Fd = -1
+			open--
+		}
+	}
 	failed := t.Failed()
 	for i, c := range all {
 		if got, want := errs[i] != nil, c.prevented(touches); got != want {
@@ -893,6 +912,25 @@ func (b *testbed) connect(t *testing.T, all []connection, touches func(connectio
 	if t.Failed() && !failed {
 		b.explain(t)
 	}
+}
+
+// startConnect starts a TCP connection from the namespace of this thread, and does not wait for it.
+func startConnect(to netip.AddrPort) (fd int, err error) {
+	family, address := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(to.Port())})
+	if to.Addr().Is6() {
+		family, address = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+	} else {
+		address.(*unix.SockaddrInet4).Addr = to.Addr().As4()
+	}
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Connect(fd, address); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // explain logs what a failed test needs to find lost packets: what the kernel has counted and tracks in each namespace.
