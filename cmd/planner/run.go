@@ -200,7 +200,7 @@ func (e *environment) finish(ctx context.Context, cluster *run.Cluster, started 
 		}
 		return nil, fmt.Errorf("PipelineRun %s %s: %w\n%s", finished.Name, what, err, whyEnded(finished, last))
 	}
-	for _, line := range brokenTasks(last) {
+	for _, line := range failedTasks(last, checkup.PhaseConclude) { // a verdict makes that task fail
 		screen.say("%s", line)
 	}
 	return report, nil
@@ -252,20 +252,15 @@ func whyEnded(r *pipelinev1.PipelineRun, last run.Progress) string {
 	if condition := r.Status.GetCondition(apis.ConditionSucceeded); condition != nil {
 		lines = append(lines, condition.Reason+": "+condition.Message)
 	}
-	for _, task := range last.Tasks {
-		if task.Failed {
-			lines = append(lines, "task "+task.Name+": "+task.Reason+": "+task.Message)
-		}
-	}
-	return strings.Join(lines, "\n")
+	return strings.Join(append(lines, failedTasks(last, "")...), "\n")
 }
 
-// brokenTasks has a line for each failed task, with its exit code, which says more than the report of a task that could
-// not record why it failed. The task that judges is left out: a verdict makes it fail.
-func brokenTasks(last run.Progress) (lines []string) {
+// failedTasks has a line for each failed task but that of a phase, with Tekton's reason and message. These have the exit
+// code, which says more than the report does of a task that could not record why it failed.
+func failedTasks(last run.Progress, except checkup.Phase) (lines []string) {
 	for _, task := range last.Tasks {
-		if task.Failed && task.Name != string(checkup.PhaseConclude) {
-			lines = append(lines, fmt.Sprintf("task %s failed: %s", task.Name, task.Message))
+		if task.Failed && task.Name != string(except) {
+			lines = append(lines, fmt.Sprintf("task %s failed (%s): %s", task.Name, task.Reason, task.Message))
 		}
 	}
 	return lines

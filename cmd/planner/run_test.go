@@ -34,15 +34,19 @@ func TestHomeOf(t *testing.T) {
 	}
 }
 
-// TestBrokenTasks: a failed task is printed with its exit code, unless it is the one that a verdict makes fail.
-func TestBrokenTasks(t *testing.T) {
-	got := brokenTasks(run.Progress{Tasks: []run.TaskProgress{
-		{Name: "setup-mesh", Done: true, Failed: true, Message: `"step-setup" exited with code 5: Error`},
+// TestFailedTasks: a failed task is printed with its exit code, but not the one that a verdict makes fail.
+func TestFailedTasks(t *testing.T) {
+	last := run.Progress{Tasks: []run.TaskProgress{
+		{Name: "setup-mesh", Done: true, Failed: true, Reason: "Failed", Message: `"step-setup" exited with code 5: Error`},
 		{Name: "probe-mesh", Done: true},
-		{Name: "conclude", Done: true, Failed: true, Message: `"step-report" exited with code 4: Error`},
-	}})
-	want := []string{`task setup-mesh failed: "step-setup" exited with code 5: Error`}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
+		{Name: "conclude", Done: true, Failed: true, Reason: "Failed", Message: `"step-report" exited with code 4: Error`},
+	}}
+	setup := `task setup-mesh failed (Failed): "step-setup" exited with code 5: Error`
+	conclude := `task conclude failed (Failed): "step-report" exited with code 4: Error`
+	if got, want := failedTasks(last, checkup.PhaseConclude), []string{setup}; !slices.Equal(got, want) {
+		t.Errorf("with a report: got %q, want %q", got, want)
+	}
+	if got, want := failedTasks(last, ""), []string{setup, conclude}; !slices.Equal(got, want) {
+		t.Errorf("without a report: got %q, want %q", got, want)
 	}
 }

@@ -169,29 +169,38 @@ func newNetworkTestbed(t *testing.T) *testbed {
 	return b
 }
 
-// awaitLinks waits until every link in the namespaces is up, and every link of a bridge forwards. The kernel notices the
-// carrier of a new link later, on a busy machine after seconds: until then its routes do not count, and frames are lost.
+// awaitLinks waits until every link in the namespaces is up, every link of a bridge forwards, and every address receives.
+// The kernel notices the carrier of a new link later, and makes the route to an own IPv6 address later, on a busy machine
+// after seconds: until then routes do not count, and frames are lost.
 func awaitLinks(t *testing.T, netns ...string) {
 	t.Helper()
 	deadline := time.Now().Add(settled)
 	for _, ns := range netns {
-		var out string
 		for {
+			var links, addresses, routes string
 			err := inNetNS(ns, func() error {
-				links, err := command(t.Context(), "", "ip", "-oneline", "link", "show", "up")
+				up, err := command(t.Context(), "", "ip", "-oneline", "link", "show", "up")
 				ports, err2 := command(t.Context(), "", "bridge", "-oneline", "link", "show")
-				out = links + ports
-				return errors.Join(err, err2)
+				links = up + ports
+				var err3, err4 error
+				addresses, err3 = command(t.Context(), "", "ip", "-6", "-oneline", "address", "show", "scope", "global")
+				routes, err4 = command(t.Context(), "", "ip", "-6", "route", "show", "table", "local")
+				return errors.Join(err, err2, err3, err4)
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			lines := strings.Count(out, "\n") - strings.Count(out, "LOOPBACK")
-			if lines > 0 && strings.Count(out, "state UP")+strings.Count(out, "state forwarding") == lines {
+			lines := strings.Count(links, "\n") - strings.Count(links, "LOOPBACK")
+			ready := lines > 0 && strings.Count(links, "state UP")+strings.Count(links, "state forwarding") == lines
+			for line := range strings.Lines(addresses) { // 3: eth0    inet6 fd00:198:18::11/64 scope global nodad
+				address, _, _ := strings.Cut(strings.Fields(line)[3], "/")
+				ready = ready && strings.Contains(routes, "local "+address+" dev ")
+			}
+			if ready {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("links are not up, or do not forward:\n%s", out)
+				t.Fatalf("links are not up or do not forward, or addresses do not receive:\n%s%s%s", links, addresses, routes)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
