@@ -255,8 +255,8 @@ func whyEnded(r *pipelinev1.PipelineRun, last run.Progress) string {
 	return strings.Join(append(lines, failedTasks(last, "")...), "\n")
 }
 
-// failedTasks has a line for each failed task but that of a phase, with Tekton's reason and message. These have the exit
-// code, which says more than the report does of a task that could not record why it failed.
+// failedTasks has a line for each failed task but that of a phase, with Tekton's reason and message. The message has
+// the exit code, which says more than the report does of a task that could not record why it failed.
 func failedTasks(last run.Progress, except checkup.Phase) (lines []string) {
 	for _, task := range last.Tasks {
 		if task.Failed && task.Name != string(except) {
