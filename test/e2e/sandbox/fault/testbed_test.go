@@ -868,9 +868,8 @@ func (b *testbed) connections() []connection {
 	return all
 }
 
-// connect tries all connections at once and fails for each with the wrong outcome. The timeout
-// allows lost segments for a connection that must succeed. It ends before the first
-// retransmission for one that must fail.
+// connect tries all connections at once and fails for each with the wrong outcome. The timeout allows lost segments for a
+// connection that must succeed. It ends before the first retransmission for one that must fail.
 func (b *testbed) connect(t *testing.T, all []connection, touches func(connection) bool) {
 	t.Helper()
 	// Not goroutines that dial, each on a thread in a namespace: on a busy machine the last of them run seconds later.
@@ -952,7 +951,7 @@ func (b *testbed) explain(t *testing.T) {
 				out, err := command(context.Background(), "", "bash", "-c", "nstat -as; cd /proc/thread-self/net; "+
 					"cat stat/nf_conntrack; grep -v ASSURED nf_conntrack | head -30; cat dev; "+
 					"ss -tan '( sport >= :5001 and sport <= :5002 ) or ( dport >= :5001 and dport <= :5002 )' | "+
-					"grep -v CLOSE-WAIT | head -30; ip neighbour; ip link; nft list ruleset")
+					"grep -v CLOSE-WAIT | head -30; ip neighbour; ip link; ip -6 route show table local; nft list ruleset")
 				log.WriteString(out)
 				return err
 			})
