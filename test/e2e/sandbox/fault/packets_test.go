@@ -16,7 +16,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -712,6 +711,7 @@ func TestClearReleases(t *testing.T) {
 					if err := unix.Kill(holder, unix.SIGSTOP); err != nil {
 						t.Fatal(err)
 					}
+					go continueOnTerm(t.Context(), holder)
 				}
 				packets := b.matrix()
 				done := make(chan error, 1)
@@ -728,14 +728,6 @@ func TestClearReleases(t *testing.T) {
 						}
 						counted.Store(int64(b.counted(t, id)))
 					}
-					if notices == "unread" {
-						go func() {
-							for !pending(holder, unix.SIGTERM) && t.Context().Err() == nil {
-								time.Sleep(time.Millisecond)
-							}
-							_ = unix.Kill(holder, unix.SIGCONT) // if the process is gone, Clear has ended it
-						}()
-					}
 					_, err := Clear(context.Background(), dir, b.places())
 					done <- err
 				}()
@@ -749,12 +741,14 @@ func TestClearReleases(t *testing.T) {
 	})
 }
 
-// pending reports whether a process has not received a signal yet that was sent to it.
-func pending(pid int, s unix.Signal) bool {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // of a process that is gone: nothing
-	_, hex, _ := strings.Cut(string(status), "\nShdPnd:\t")
-	mask, _ := strconv.ParseUint(strings.SplitN(hex, "\n", 2)[0], 16, 64)
-	return mask&(1<<(s-1)) != 0
+// continueOnTerm lets a stopped process continue when SIGTERM was sent to it, or when ctx ends.
+func continueOnTerm(ctx context.Context, pid int) {
+	for pending := uint64(0); pending&(1<<(unix.SIGTERM-1)) == 0 && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // of a process that is gone: nothing
+		_, mask, _ := strings.Cut(string(status), "\nShdPnd:\t")
+		_, _ = fmt.Sscanf(mask, "%x", &pending)
+	}
+	_ = unix.Kill(pid, unix.SIGCONT) // if the process is gone, Clear has ended it
 }
 
 // A process that holds packets exits if its record is removed, if its record names another process,

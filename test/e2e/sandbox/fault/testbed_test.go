@@ -178,14 +178,16 @@ func awaitLinks(t *testing.T, netns ...string) {
 	for _, ns := range netns {
 		for {
 			var links, addresses, routes string
-			err := inNetNS(ns, func() error {
-				up, err := command(t.Context(), "", "ip", "-oneline", "link", "show", "up")
-				ports, err2 := command(t.Context(), "", "bridge", "-oneline", "link", "show")
-				links = up + ports
-				var err3, err4 error
-				addresses, err3 = command(t.Context(), "", "ip", "-6", "-oneline", "address", "show", "scope", "global")
-				routes, err4 = command(t.Context(), "", "ip", "-6", "route", "show", "table", "local")
-				return errors.Join(err, err2, err3, err4)
+			err := inNetNS(ns, func() (err error) {
+				show := func(name string, args ...string) string {
+					out, failed := command(t.Context(), "", name, args...)
+					err = errors.Join(err, failed)
+					return out
+				}
+				links = show("ip", "-oneline", "link", "show", "up") + show("bridge", "-oneline", "link", "show")
+				addresses = show("ip", "-6", "-oneline", "address", "show", "scope", "global")
+				routes = show("ip", "-6", "route", "show", "table", "local")
+				return err
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -911,24 +913,23 @@ func (b *testbed) connect(t *testing.T, all []connection, touches func(connectio
 			open--
 		}
 	}
-	failed := t.Failed()
+	wrong := false
 	for i, c := range all {
 		if got, want := errs[i] != nil, c.prevented(touches); got != want {
 			t.Errorf("%+v: prevented %t (%v), want %t", c, got, errs[i], want)
+			wrong = true
 		}
 	}
-	if t.Failed() && !failed {
+	if wrong {
 		b.explain(t)
 	}
 }
 
 // startConnect starts a TCP connection from the namespace of this thread, and does not wait for it.
 func startConnect(to netip.AddrPort) (fd int, err error) {
-	family, address := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(to.Port())})
-	if to.Addr().Is6() {
-		family, address = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
-	} else {
-		address.(*unix.SockaddrInet4).Addr = to.Addr().As4()
+	family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()})
+	if to.Addr().Is4() {
+		family, address = unix.AF_INET, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
 	}
 	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
