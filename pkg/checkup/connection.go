@@ -76,17 +76,6 @@ func (o Outage) Duration() time.Duration {
 	return o.End.Sub(o.Start)
 }
 
-// Overlaps reports whether two outages overlap, or are at most slack apart.
-func (o Outage) Overlaps(other Outage, slack time.Duration) bool {
-	end := func(o Outage) time.Time {
-		if o.End.IsZero() {
-			return o.Last
-		}
-		return o.End
-	}
-	return !o.Start.After(end(other).Add(slack)) && !other.Start.After(end(o).Add(slack))
-}
-
 // Outages finds the outages of one pair in its results, oldest first. The
 // results may be in any order. Unmeasured results are ignored.
 func Outages(results []Result) []Outage {

@@ -97,26 +97,6 @@ func TestOutagesOfAnyOrder(t *testing.T) {
 	}
 }
 
-func TestOverlaps(t *testing.T) {
-	outage := func(s string) Outage { return Outages(series(s))[0] }
-	for _, test := range []struct {
-		a, b  string
-		slack time.Duration
-		want  bool
-	}{
-		{"xx..", "xx..", 0, true},
-		{"xx......", "....xx..", 0, false},
-		{"xx......", "...xx...", time.Second, true},
-		{"xx......", "....xx..", time.Second, false},
-		{"xxxxxxxx", "...x....", 0, true}, // the first outage has no end
-	} {
-		a, b := outage(test.a), outage(test.b)
-		if a.Overlaps(b, test.slack) != test.want || b.Overlaps(a, test.slack) != test.want {
-			t.Errorf("%q and %q within %s: want %v", test.a, test.b, test.slack, test.want)
-		}
-	}
-}
-
 // TestConnectivityName: no two pairs share a name. A name is a DNS subdomain that
 // contains source and target. If that is too long or not a valid name, it ends with a
 // hash.

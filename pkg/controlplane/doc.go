@@ -160,9 +160,11 @@
 //  5. The remaining pairs: pair. Sources of one node to one target are one finding,
 //     and so are all pairs from one node to another if they all fail.
 //
-// Outages overlap with a tolerance of one interval between measurements. Pairs that
-// fail because they are slow have no time: then it decides whether the endpoints are
-// slow too. If a source did not measure the endpoints behind an address, the
+// Outages overlap with a tolerance of one interval between measurements. In one round,
+// agents that start at different times measure one after the other: an outage that had
+// not ended at a pair's last measurement may still last when another source measures.
+// Pairs that fail because they are slow have no time: then it decides whether the
+// endpoints are slow too. If a source did not measure the endpoints behind an address, the
 // measurements of other sources are used, and the finding says so; endpoints that no
 // source measured are no evidence. What this cannot distinguish:
 //

@@ -37,6 +37,7 @@ func (b *blamer) find() {
 type blamer struct {
 	*localise.Evidence
 	slack time.Duration
+	last  time.Time // start of the last failed measurement of all pairs
 	// explained pairs, and sources that are to blame themselves
 	explained []bool
 	bad       []bool
@@ -53,6 +54,13 @@ func newBlamer(e *localise.Evidence) *blamer {
 	b := &blamer{Evidence: e, explained: make([]bool, len(e.Outcomes)), bad: make([]bool, len(e.From))}
 	for _, p := range e.Worksheet.Probes {
 		b.slack = max(b.slack, time.Duration(p.Interval))
+	}
+	for i := range e.Outcomes {
+		for _, o := range b.outages(i) {
+			if o.Last.After(b.last) {
+				b.last = o.Last
+			}
+		}
 	}
 	return b
 }
@@ -116,21 +124,26 @@ func (b *blamer) overlapping(list []checkup.Outage, with checkup.Outage) []check
 	from, _ := slices.BinarySearchFunc(
 		list,
 		with.Start.Add(-b.slack),
-		func(o checkup.Outage, at time.Time) int { return end(o).Compare(at) },
+		func(o checkup.Outage, at time.Time) int { return b.end(o).Compare(at) },
 	)
 	to := from
-	for to < len(list) && list[to].Overlaps(with, b.slack) {
-		to++
+	for end := b.end(with).Add(b.slack); to < len(list) && !list[to].Start.After(end); to++ {
 	}
 	return list[from:to]
 }
 
-// end of an outage; its last failure if it has not ended.
-func end(o checkup.Outage) time.Time {
-	if o.End.IsZero() {
+// end of an outage. If it had not ended at the pair's last measurement: the last failure in a watch, for which all
+// sources measure at the same time. In one round, they measure one after the other if their agents start at different
+// times, and the outage may still last when another source measures.
+func (b *blamer) end(o checkup.Outage) time.Time {
+	switch c := b.Worksheet.Connections; {
+	case !o.End.IsZero():
+		return o.End
+	case c != nil && c.For > 0:
 		return o.Last
+	default:
+		return b.last
 	}
-	return o.End
 }
 
 // common lists the targets, without Services' addresses, that fail from every one of

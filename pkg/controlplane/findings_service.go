@@ -138,7 +138,7 @@ func (b *blamer) weigh(i int) shares {
 // answers reports whether a pair was measured during an outage of another, with a
 // tolerance of one interval. The caller knows that it did not fail then.
 func (b *blamer) answers(i int, during checkup.Outage) bool {
-	return len(b.results(i, during.Start, end(during))) > 0
+	return len(b.results(i, during.Start, b.end(during))) > 0
 }
 
 // results of a pair from one time to another, with a tolerance of one interval.

@@ -184,6 +184,9 @@ func TestBlameExplains(t *testing.T) {
 			p.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(rng.IntN(60)))
 			p.Worksheet.Expect.Latency.P50 = ptr(checkup.Duration(5 * time.Millisecond))
 		}
+		if rng.IntN(2) == 0 {
+			p.Worksheet.Connections.For = 0 // one round
+		}
 		ways, ends, chance := rng.IntN(4), rng.IntN(4), rng.Float64()
 		pick := func(n uint64) float64 { return rand.New(rand.NewPCG(seed, n)).Float64() }
 		p.Way = func(s, t int, after time.Duration) *checkup.Cause {
@@ -257,6 +260,52 @@ func TestBlameEvidence(t *testing.T) {
 		t.Errorf("want no more than the pair; got%s", judgetest.Show(r.Findings))
 	} else if all := strings.Join(r.Findings[0].For, "\n"); !strings.Contains(all, "no data about the endpoints behind it") {
 		t.Errorf("does not say that it has no data about the endpoints:%s", judgetest.Show(r.Findings))
+	}
+}
+
+// TestBlameOneRound: in one round, an agent that starts later measures when others have ended. Failures of one target
+// are one cause, unless the target had answered in between. In a watch they are several causes.
+func TestBlameOneRound(t *testing.T) {
+	const second = 1 // index of the second node
+	etcd := second*judgetest.TargetsPerNode + judgetest.EtcdTarget
+	from := func(source string) string { return "pair " + source + " -> etcd-server-cp-2" }
+	for _, test := range []struct {
+		name     string
+		watch    bool
+		answered int // which measurement of sources on cp-1 passes; 0 means none
+		want     []string
+	}{
+		{"fails all the time", false, 0, []string{"target etcd-server-cp-2"}},
+		{"answers in the middle", false, 2, []string{"target etcd-server-cp-2"}},
+		{"answers at the end", false, 4, []string{from("cp-1"), from("cp-2")}},
+		{"a watch", true, 0, []string{from("cp-1"), from("cp-2")}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := judgetest.NewPlane(1, 2, 5)
+			p.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(1))
+			if !test.watch {
+				p.Worksheet.Connections.For = 0
+			}
+			p.Way = func(s, t int, after time.Duration) *checkup.Cause {
+				answers := s/judgetest.SourcesPerNode != second && test.answered > 0 && after == time.Duration(test.answered)*time.Second
+				return judgetest.Because(t == etcd && !answers, judgetest.Silent)
+			}
+			record := p.Measure()
+			for i := range record.Results {
+				if r := &record.Results[i]; r.Source/judgetest.SourcesPerNode == second {
+					r.At = r.At.Add(20 * time.Second)
+				}
+			}
+			r := Judge(p.Worksheet, p.Roster, record, checkup.Gate{})
+			var got []string
+			for _, f := range r.Findings {
+				got = append(got, judgetest.Kind(f))
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, test.want) {
+				t.Errorf("want %q; got%s", test.want, judgetest.Show(r.Findings))
+			}
+		})
 	}
 }
 

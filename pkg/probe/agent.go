@@ -195,6 +195,7 @@ func (a Agent) measure(
 		r := results{
 			lines:   lines,
 			limiter: session.Limiter,
+			watch:   a.Order.Connections.For > 0,
 			measure: func(ctx context.Context, m Measurement) (checkup.Result, bool) {
 				return connection(ctx, m, session)
 			},

@@ -81,8 +81,7 @@
 // If a stage of a connection to a Peer timed out while the agent was held up, the measurement is unmeasured. The delay
 // of a stage that passed during a hold-up is left out (except that of a connect, which the kernel times): the peer was
 // reached, however late the agent noticed. A connect whose SYN was sent again is not timed by the kernel: during a
-// hold-up, the measurement is unmeasured, and the connection is closed. Nothing is repeated, because each measurement
-// belongs to its time.
+// hold-up, the measurement is unmeasured, and the connection is closed. Neither is repeated.
 //
 // Packets that the agent's own socket dropped because its buffer was full are not lost by the network: as many
 // datagrams without an answer are spoiled as their socket dropped. A responder reports how many requests its sockets
@@ -111,6 +110,8 @@
 // answers, but not that it is ready, which is the purpose of a path; a plan that only needs an answer sets no path.
 //
 // Measurements of a pair start when they are due, whether or not earlier ones have ended, but are reported in order. A
-// measurement that cannot start, because too many are open or the agent is late by more than an interval, is reported
-// as unmeasured. The first measurements of all pairs are spread over the interval, or over a second if that is shorter.
+// measurement cannot start if too many are open, or if the agent is late by more than an interval. In a watch it is
+// reported as unmeasured, because each measurement belongs to its time. In a round it is tried again an interval later,
+// until the order's deadline. The first measurements of all pairs are spread over the interval, or over a second if that
+// is shorter.
 package probe

@@ -23,9 +23,11 @@ const (
 	maxUnderWay = 512
 	// maxSpread is the time over which the first measurements of all pairs are spread, if the interval is not shorter.
 	maxSpread = time.Second
-	// maxLate is how late a measurement may start, if the interval is not longer. Later ones are skipped: a burst would
+	// maxLate is how late a measurement may start, if the interval is not longer. Later ones do not start: a burst would
 	// measure one moment many times.
 	maxLate = time.Second
+	// minTurn is the minimum time until a measurement of a round that did not start is tried again.
+	minTurn = 100 * time.Millisecond
 	// maxLine is the maximum length of a line in bytes: container runtimes split longer ones.
 	maxLine = 16<<10 - 1
 )
@@ -34,6 +36,9 @@ const (
 type results struct {
 	lines   *lineWriter
 	limiter *rate.Limiter // nil means no limit
+	// watch says that each measurement belongs to its time: one that cannot start then is unmeasured. If it is false,
+	// such a measurement is tried again, an interval later.
+	watch bool
 	// measure makes one measurement. known is false if the context ended first. It need not set the start time.
 	measure func(context.Context, Measurement) (_ checkup.Result, known bool)
 
@@ -124,13 +129,19 @@ func (r *results) pair(
 	share int,
 ) {
 	interval := time.Duration(m.Probe.Interval)
-	late := max(interval, maxLate)
-	for i := range m.Probe.Count {
+	late, turn := max(interval, maxLate), max(interval, minTurn)
+	skip := func(at time.Time, why string) {
+		p := r.begin(of, at, false)
+		result := checkup.Result{Pair: m.Pair, Unmeasured: &checkup.Cause{Stage: checkup.StageSelf, Message: why}}
+		r.settle(of, p, result, true)
+	}
+	var why string // the reason why the measurement that was due last did not start; empty if it did
+	i := 0
+	for i < m.Probe.Count {
 		due := first.Add(time.Duration(i) * interval)
 		if sleepUntil(ctx, due) != nil {
-			return
+			break
 		}
-		var why string
 		if time.Since(due) > late {
 			why = fmt.Sprintf(
 				"not started within %v of its time: the agent was held up, or limits.packetsPerSecond is too low",
@@ -139,14 +150,18 @@ func (r *results) pair(
 		} else {
 			why = r.full(of, share)
 		}
-		if why != "" {
-			p := r.begin(of, due, false)
-			result := checkup.Result{Pair: m.Pair, Unmeasured: &checkup.Cause{Stage: checkup.StageSelf, Message: why}}
-			r.settle(of, p, result, true)
+		switch {
+		case why != "" && r.watch:
+			skip(due, why)
+			i++
+			continue
+		case why != "":
+			// Later by whole intervals: the pairs remain spread.
+			first = first.Add(time.Since(due).Truncate(turn) + turn)
 			continue
 		}
 		if pace(ctx, due, r.limiter) != nil {
-			return
+			break
 		}
 		// By the monotonic clock, which cannot be set in between.
 		p := r.begin(of, first.Add(time.Since(first)), true)
@@ -154,6 +169,10 @@ func (r *results) pair(
 			result, known := r.measure(ctx, m)
 			r.settle(of, p, result, known)
 		})
+		i++
+	}
+	for ; why != "" && i < m.Probe.Count; i++ {
+		skip(first.Add(time.Since(first)), why)
 	}
 }
 

@@ -142,11 +142,24 @@ func TestMeasurementsStartOnTime(t *testing.T) {
 	})
 }
 
-// A measurement that cannot start on time is reported as unmeasured, with the reason.
+// A measurement that cannot start on time is reported as unmeasured in a watch, with the reason. In a round it is tried
+// again at the time of a later one, until the deadline.
 func TestMeasurementsThatCannotStart(t *testing.T) {
 	const late = "not started within 1s of its time: the agent was held up, or limits.packetsPerSecond is too low"
+	const busy = "not started: 2 measurements of this pair were still open"
+	const full = "not started: 512 measurements of other pairs were still open"
 	instant := func(_ context.Context, m Measurement) (checkup.Result, bool) {
 		return checkup.Result{Pair: m.Pair}, true
+	}
+	takes := func(d time.Duration) func(context.Context, Measurement) (checkup.Result, bool) {
+		return func(_ context.Context, m Measurement) (checkup.Result, bool) {
+			time.Sleep(d)
+			return checkup.Result{Pair: m.Pair}, true
+		}
+	}
+	type start struct {
+		At  string // since the first pair's first
+		Why string // empty for measured
 	}
 	for _, test := range []struct {
 		name    string
@@ -154,54 +167,66 @@ func TestMeasurementsThatCannotStart(t *testing.T) {
 		count   int
 		limiter func() *rate.Limiter
 		measure func(context.Context, Measurement) (checkup.Result, bool)
-		want    []string // of the last pair; empty for measured
+		// of the last pair
+		watch, round []start
 	}{
-		{"too many open", 200, 6, nil, func(_ context.Context, m Measurement) (checkup.Result, bool) {
-			time.Sleep(3500 * time.Millisecond)
-			return checkup.Result{Pair: m.Pair}, true
-		}, func() []string {
-			const busy = "not started: 2 measurements of this pair were still open"
-			return []string{"", "", busy, busy, "", ""}
-		}()},
+		{"too many open", 200, 6, nil, takes(3500 * time.Millisecond),
+			[]start{{"995ms", ""}, {"1.995s", ""}, {"2.995s", busy}, {"3.995s", busy}, {"4.995s", ""}, {"5.995s", ""}},
+			[]start{{"995ms", ""}, {"1.995s", ""}, {"4.995s", ""}, {"5.995s", ""}, {"8.995s", ""}, {"9.995s", ""}}},
 		// The last pair starts when the maximum number of others is open.
-		{"too many pairs", maxUnderWay + 1, 1, nil, func(_ context.Context, m Measurement) (checkup.Result, bool) {
-			time.Sleep(time.Minute)
-			return checkup.Result{Pair: m.Pair}, true
-		}, []string{"not started: 512 measurements of other pairs were still open"}},
-		{"held up", 1, 8, func() *rate.Limiter {
+		{"too many pairs", maxUnderWay + 1, 1, nil, takes(20 * time.Second),
+			[]start{{"998ms", full}},
+			[]start{{"20.998s", ""}}},
+		{"too many pairs, until the deadline", maxUnderWay + 1, 2, nil, takes(2 * time.Minute),
+			[]start{{"998ms", full}, {"1.998s", full}},
+			[]start{{"1m0s", full}, {"1m0s", full}}},
+		{"held up", 2, 6, func() *rate.Limiter {
 			l := rate.NewLimiter(1000, 4500)
 			for range 2 {
 				l.ReserveN(time.Now(), 4500) // the second is 4.5 s in debt
 			}
 			return l
-		}, instant, []string{"", late, late, late, "", "", "", ""}},
-		{"limit too low", 2, 4, func() *rate.Limiter { return rate.NewLimiter(0.75, 1) }, instant, []string{"", "", late, ""}},
+		}, instant,
+			[]start{{"4.502s", ""}, {"4.502s", late}, {"4.502s", late}, {"4.502s", late}, {"4.503s", ""}, {"5.5s", ""}},
+			[]start{{"4.502s", ""}, {"5.5s", ""}, {"6.5s", ""}, {"7.5s", ""}, {"8.5s", ""}, {"9.5s", ""}}},
+		{"limit too low", 2, 4, func() *rate.Limiter { return rate.NewLimiter(0.75, 1) }, instant,
+			[]start{{"1.333s", ""}, {"4s", ""}, {"4s", late}, {"6.666s", ""}},
+			[]start{{"1.333s", ""}, {"4s", ""}, {"6.666s", ""}, {"9.333s", ""}}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var out bytes.Buffer
-				r := results{lines: &lineWriter{w: &out}, measure: test.measure}
-				if test.limiter != nil {
-					r.limiter = test.limiter()
-				}
-				if _, err := r.run(t.Context(), pairsOf(test.pairs, test.count, time.Second)); err != nil {
-					t.Fatal(err)
-				}
-				var got []string
-				for _, result := range reportedOf(t, out.Bytes())[test.pairs-1] {
-					why := ""
-					if u := result.Unmeasured; u != nil {
-						if why = u.Message; u.Stage != checkup.StageSelf {
-							t.Errorf("stage %s", u.Stage)
-						}
+		for _, watch := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, watch %t", test.name, watch), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					began := time.Now()
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					var out bytes.Buffer
+					r := results{lines: &lineWriter{w: &out}, measure: test.measure, watch: watch}
+					if test.limiter != nil {
+						r.limiter = test.limiter()
 					}
-					got = append(got, why)
-				}
-				if diff := cmp.Diff(test.want, got); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
+					if _, err := r.run(ctx, pairsOf(test.pairs, test.count, time.Second)); err != nil {
+						t.Fatal(err)
+					}
+					var got []start
+					for _, result := range reportedOf(t, out.Bytes())[test.pairs-1] {
+						why := ""
+						if u := result.Unmeasured; u != nil {
+							if why = u.Message; u.Stage != checkup.StageSelf {
+								t.Errorf("stage %s", u.Stage)
+							}
+						}
+						got = append(got, start{result.At.Sub(began).Truncate(time.Millisecond).String(), why})
+					}
+					want := test.round
+					if watch {
+						want = test.watch
+					}
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("(-want +got):\n%s", diff)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
