@@ -360,8 +360,12 @@ func broken(t *testing.T, cause checkup.FindingCause, subject string) (*checkup.
 func found(t *testing.T, r *checkup.Report, cause checkup.FindingCause, subject string) {
 	t.Helper()
 	all := findings(r)
+	var got []string
+	for _, f := range all {
+		got = append(got, fmt.Sprintf("%s %s", f.Cause, f.Subject))
+	}
 	if r.Verdict != checkup.RunFail || len(all) == 0 || all[0].Cause != cause || !strings.Contains(all[0].Subject+" "+all[0].Message, subject) {
-		t.Errorf("want a first finding %s about %s:\n%s", cause, subject, describe(t, r))
+		t.Errorf("want a first finding %s about %s; got %q:\n%s", cause, subject, got, describe(t, r))
 	}
 }
 
