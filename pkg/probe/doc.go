@@ -112,6 +112,6 @@
 // Measurements of a pair start when they are due, whether or not earlier ones have ended, but are reported in order. A
 // measurement cannot start if too many are open, or if the agent is late by more than an interval. In a watch it is
 // reported as unmeasured, because each measurement belongs to its time. In a round it is tried again an interval later,
-// until the order's deadline. The first measurements of all pairs are spread over the interval, or over a second if
-// that is shorter.
+// until the order's deadline; one result then says why all that are left did not start. The first measurements of all
+// pairs are spread over the interval, or over a second if that is shorter.
 package probe

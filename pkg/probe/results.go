@@ -171,7 +171,7 @@ func (r *results) pair(
 		})
 		i++
 	}
-	for ; why != "" && i < m.Probe.Count; i++ {
+	if why != "" && i < m.Probe.Count { // one result for all that did not start
 		skip(first.Add(time.Since(first)), why)
 	}
 }
