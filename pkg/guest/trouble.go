@@ -74,9 +74,8 @@ const (
 	// kubelet asks again every 10 to 15 s, and a preflight pod got the network.
 	networkPatience = 45 * time.Second
 	// handlerPatience is how long a virt-handler that has warned about a VM may take: it
-	// tries again, too. On a busy node, one warned of a container disk after 60 s, and
-	// started the VM after 113 s.
-	handlerPatience = 2 * time.Minute
+	// tries again, too.
+	handlerPatience = 45 * time.Second
 )
 
 // trouble says what keeps a VM from starting. patience is for trouble that has no
@@ -128,24 +127,9 @@ func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, 
 		)
 	}
 	if warning := s.vmiWarnings[vmi.Name].String(); warning != "" && vmi.Status.Phase == kubevirtv1.Scheduled {
-		why := strings.Join(append([]string{warning}, waits(pod)...), "; ")
-		return say(max(patience, handlerPatience), "node %s does not start it: %s", vmi.Status.NodeName, why)
+		return say(max(patience, handlerPatience), "node %s does not start it: %s", vmi.Status.NodeName, warning)
 	}
 	return trouble{}
-}
-
-// waits lists the containers of a VM's pod that do not run or are not ready, as clauses.
-func waits(pod *corev1.Pod) []string {
-	var all []string
-	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		switch {
-		case c.State.Waiting != nil:
-			all = append(all, fmt.Sprintf("container %s is not started (%s)", c.Name, cmp.Or(c.State.Waiting.Reason, "Waiting")))
-		case c.State.Running != nil && !c.Ready:
-			all = append(all, fmt.Sprintf("container %s runs but is not ready", c.Name))
-		}
-	}
-	return all
 }
 
 // stage says how far a VM that does not run yet has come.
@@ -155,15 +139,23 @@ func (s *sight) stage(vmi *kubevirtv1.VirtualMachineInstance) string {
 	if pod == nil {
 		return phase + ": it has no pod"
 	}
+	var waits []string
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		switch {
+		case c.State.Waiting != nil:
+			waits = append(waits, fmt.Sprintf("container %s is not started (%s)", c.Name, cmp.Or(c.State.Waiting.Reason, "Waiting")))
+		case c.State.Running != nil && !c.Ready:
+			waits = append(waits, fmt.Sprintf("container %s runs but is not ready", c.Name))
+		}
+	}
 	where := cmp.Or(pod.Spec.NodeName, "no node")
-	why := waits(pod)
-	if len(why) == 0 {
-		why = []string{"phase " + cmp.Or(string(pod.Status.Phase), "unknown")}
+	if len(waits) == 0 {
+		waits = []string{"phase " + cmp.Or(string(pod.Status.Phase), "unknown")}
 	}
 	if warning := s.podWarnings[pod.Name].String(); warning != "" {
-		why = append(why, warning)
+		waits = append(waits, warning)
 	}
-	return fleet.OneLine(fmt.Sprintf("%s: its pod on %s: %s", phase, where, strings.Join(why, ", ")))
+	return fleet.OneLine(fmt.Sprintf("%s: its pod on %s: %s", phase, where, strings.Join(waits, ", ")))
 }
 
 // ended says how a VM ended.
