@@ -164,8 +164,8 @@ func (w Warning) String() string {
 	return w.Reason + ": " + w.Message
 }
 
-// Warnings returns the last warning event about each object of that kind in the namespace, by the object's name. A
-// failure to read them is logged and ignored: what they explain is known without them, too.
+// Warnings returns the last warning event about each object of that kind in the namespace, by the object's name; nil if
+// they cannot be read. That is logged and is no error: what they explain is known without them, too.
 func (f *Fleet) Warnings(ctx context.Context, kind string) map[string]Warning {
 	list, err := f.Client.CoreV1().
 		Events(f.Namespace).

@@ -74,6 +74,8 @@ type starting struct {
 	vms    []*vm // that were created
 	// tried are the nodes on which the preflight pods of VMs without a node ran.
 	tried map[int]string
+	// Warnings of the last look that read them.
+	vmiWarnings, podWarnings map[string]fleet.Warning
 }
 
 // vm is a VM that is waited for.
@@ -387,6 +389,14 @@ func (s *starting) look(ctx context.Context, boot func(*vm)) error {
 		}
 		return err
 	}
+	// Warnings that could not be read, such as at the deadline, are as they were: they are the reason.
+	if seen.vmiWarnings == nil {
+		seen.vmiWarnings = s.vmiWarnings
+	}
+	if seen.podWarnings == nil {
+		seen.podWarnings = s.podWarnings
+	}
+	s.vmiWarnings, s.podWarnings = seen.vmiWarnings, seen.podWarnings
 	for _, v := range s.vms {
 		if s.roster.Targets[v.index].Cause != nil {
 			if v.booting != nil {

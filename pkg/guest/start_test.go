@@ -282,6 +282,19 @@ func TestStartGoesWrong(t *testing.T) {
 			},
 			want: []string{"node n1 does not start it: SyncFailed", "no /dev/kvm"}, created: 4,
 		}, {
+			name: "virt-handler cannot start it, and at the deadline its warnings cannot be read",
+			prepare: func(t *testing.T, x *world, w *checkup.Worksheet) {
+				w.Timeouts.Setup = checkup.Duration(30 * time.Second)
+				x.becomes["n1"] = func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.Phase = kubevirtv1.Scheduled }
+				x.launcher["n1"] = func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning }
+				x.warn(t, "VirtualMachineInstance", x.nameOf(w, 0), "SyncFailed", "server error. command SyncVMI failed: no /dev/kvm")
+				began := time.Now()
+				x.kube.PrependReactor("list", "events", func(k8stesting.Action) (bool, runtime.Object, error) {
+					return time.Since(began) > 20*time.Second, nil, context.DeadlineExceeded
+				})
+			},
+			want: []string{"it did not start within 30s: node n1 does not start it: SyncFailed", "no /dev/kvm"}, created: 4, slow: true,
+		}, {
 			name: "the VM fails",
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet) {
 				x.becomes["n1"] = func(vmi *kubevirtv1.VirtualMachineInstance) {

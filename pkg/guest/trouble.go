@@ -22,7 +22,7 @@ type sight struct {
 	vmis map[string]*kubevirtv1.VirtualMachineInstance // by name
 	// pods of the VMs, by the VM's UID; read only if a VM does not run.
 	pods map[string]*corev1.Pod
-	// The last warning about a VM or a pod, by name.
+	// The last warning about a VM or a pod, by name; nil if they were not or could not be read.
 	vmiWarnings, podWarnings map[string]fleet.Warning
 }
 

@@ -28,6 +28,7 @@ import (
 
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -148,11 +149,30 @@ func runVMs(t *testing.T, plan string, wantCode int, args ...string) vmRun {
 	return r
 }
 
+// handlerErrors returns the last errors that each virt-handler logged.
+func handlerErrors(t *testing.T, since time.Time) string {
+	t.Helper()
+	pods := cluster(t).Kube.CoreV1().Pods("kubevirt")
+	list, err := pods.List(t.Context(), metav1.ListOptions{LabelSelector: "kubevirt.io=virt-handler"})
+	if err != nil {
+		return err.Error()
+	}
+	var all []string
+	for _, pod := range list.Items {
+		out, err := pods.GetLogs(pod.Name, &corev1.PodLogOptions{Container: "virt-handler", SinceTime: &metav1.Time{Time: since}}).DoRaw(t.Context())
+		lines := slices.DeleteFunc(strings.Split(string(out), "\n"), func(l string) bool { return !strings.Contains(l, "error") && !strings.Contains(l, "not yet ready") })
+		all = append(all, fmt.Sprintf("%s, %d lines with errors, read: %v", pod.Name, len(lines), err))
+		all = append(all, lines[max(0, len(lines)-10):]...)
+	}
+	return strings.Join(all, "\n")
+}
+
 // end waits for the end of a started run, and checks it as runVMs describes.
 func (r *vmRun) end(t *testing.T, wantCode int, seen func(string) []vm) {
 	t.Helper()
 	if code := r.wait(t); code != wantCode {
-		t.Errorf("%s: exit code %d, want %d\n%s\n%s", strings.Join(r.Args, " "), code, wantCode, r.stderr.String(), text(t, r.stdout.Bytes()))
+		t.Errorf("%s: exit code %d, want %d\n%s\n%s\n%s", strings.Join(r.Args, " "), code, wantCode, r.stderr.String(), text(t, r.stdout.Bytes()),
+			handlerErrors(t, r.started))
 	}
 	r.report = reportOf(t, r.command)
 	r.uid = r.report.RunUID
