@@ -21,6 +21,16 @@ func judged(p *judgetest.Plane) checkup.CheckReport {
 	return Judge(p.Worksheet, p.Roster, p.Measure(), checkup.Gate{})
 }
 
+// kindsOf are the kinds of findings, sorted.
+func kindsOf(findings []checkup.Finding) []string {
+	var all []string
+	for _, f := range findings {
+		all = append(all, judgetest.Kind(f))
+	}
+	slices.Sort(all)
+	return all
+}
+
 // TestBlame puts faults into control planes of two and three nodes. They must be
 // named, and nothing else.
 func TestBlame(t *testing.T) {
@@ -147,12 +157,10 @@ func TestBlame(t *testing.T) {
 				f := test.fault(p)
 				p.Way, p.End, p.Delay = f.way, f.end, f.delay
 				r := judged(p)
-				var got []string
+				got := kindsOf(r.Findings)
 				for _, f := range r.Findings {
-					got = append(got, judgetest.Kind(f))
 					seen[f.Cause] = true
 				}
-				slices.Sort(got)
 				if !slices.Equal(got, test.want) {
 					t.Fatalf("seed %d: want %q; got%s", seed, test.want, judgetest.Show(r.Findings))
 				}
@@ -297,15 +305,58 @@ func TestBlameOneRound(t *testing.T) {
 				}
 			}
 			r := Judge(p.Worksheet, p.Roster, record, checkup.Gate{})
-			var got []string
-			for _, f := range r.Findings {
-				got = append(got, judgetest.Kind(f))
-			}
-			slices.Sort(got)
+			got := kindsOf(r.Findings)
 			if !slices.Equal(got, test.want) {
 				t.Errorf("want %q; got%s", test.want, judgetest.Show(r.Findings))
 			}
 		})
+	}
+}
+
+// TestOverlapping: outages overlap if they are at most slack apart. In a round, but not in a watch, one that had not
+// ended lasts as long as any failure.
+func TestOverlapping(t *testing.T) {
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	outage := func(series string) checkup.Outage {
+		var results []checkup.Result
+		for i, c := range series {
+			results = append(results, checkup.Result{At: start.Add(time.Duration(i) * time.Second), Failure: judgetest.Because(c == 'x', judgetest.Refused)})
+		}
+		return checkup.Outages(results)[0]
+	}
+	for _, test := range []struct {
+		a, b         string
+		slack        time.Duration
+		watch, round bool
+	}{
+		{"xx..", "xx..", 0, true, true},
+		{"xx......", "....xx..", 0, false, false},
+		{"xx......", "...xx...", time.Second, true, true},
+		{"xx......", "....xx..", time.Second, false, false},
+		{"xxxxxxxx", "...x....", 0, true, true}, // the first outage has no end
+		{"xx", "....xx", time.Second, false, true},
+		{"xx", "....x.", time.Second, false, true},
+		{"x.", "....xx", time.Second, false, false},
+	} {
+		for _, watch := range []bool{true, false} {
+			p := judgetest.NewPlane(1, 1, 1)
+			if !watch {
+				p.Worksheet.Connections.For = 0
+			}
+			b := newBlamer(localise.NewEvidence(judge.Pairs(p.Worksheet, p.Roster, p.Measure(), judge.Rules{})))
+			b.slack, b.last = test.slack, start.Add(time.Minute)
+			want := test.round
+			if watch {
+				want = test.watch
+			}
+			one, other := outage(test.a), outage(test.b)
+			if got := len(b.overlapping([]checkup.Outage{one}, other)) > 0; got != want {
+				t.Errorf("%q with %q within %s, watch %t: got %t, want %t", test.a, test.b, test.slack, watch, got, want)
+			}
+			if got := len(b.overlapping([]checkup.Outage{other}, one)) > 0; got != want {
+				t.Errorf("%q with %q within %s, watch %t: got %t, want %t", test.b, test.a, test.slack, watch, got, want)
+			}
+		}
 	}
 }
 
@@ -323,11 +374,7 @@ func TestBlameRules(t *testing.T) {
 			return judgetest.Because(s/judgetest.SourcesPerNode == 1 && (t == p.KubeService() && first || t == p.Balancer() && (together && first || !together && second)), judgetest.TimedOut)
 		}
 		r := judged(p)
-		var got []string
-		for _, f := range r.Findings {
-			got = append(got, judgetest.Kind(f))
-		}
-		slices.Sort(got)
+		got := kindsOf(r.Findings)
 		want := []string{"service 2 addresses from cp-2"}
 		if !together {
 			want = []string{"service kubernetes-default-service-cluster from cp-2", "service load-balancer-api-external from cp-2"}

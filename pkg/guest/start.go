@@ -389,7 +389,7 @@ func (s *starting) look(ctx context.Context, boot func(*vm)) error {
 		}
 		return err
 	}
-	// Warnings that could not be read, such as at the deadline, are as they were: they are the reason.
+	// If warnings cannot be read, such as at the deadline, those of the last look still say why a VM does not start.
 	if seen.vmiWarnings == nil {
 		seen.vmiWarnings = s.vmiWarnings
 	}

@@ -135,7 +135,7 @@ func (r *results) pair(
 		result := checkup.Result{Pair: m.Pair, Unmeasured: &checkup.Cause{Stage: checkup.StageSelf, Message: why}}
 		r.settle(of, p, result, true)
 	}
-	var why string // the reason why the measurement that was due last did not start; empty if it did
+	var why string // why a measurement of a round that is due has not started; empty if none is due
 	i := 0
 	for i < m.Probe.Count {
 		due := first.Add(time.Duration(i) * interval)
@@ -151,28 +151,27 @@ func (r *results) pair(
 			why = r.full(of, share)
 		}
 		switch {
-		case why != "" && r.watch:
-			skip(due, why)
+		case why == "":
+			if pace(ctx, due, r.limiter) != nil {
+				return
+			}
+			// By the monotonic clock, which cannot be set in between.
+			p := r.begin(of, first.Add(time.Since(first)), true)
+			measuring.Go(func() {
+				result, known := r.measure(ctx, m)
+				r.settle(of, p, result, known)
+			})
 			i++
-			continue
-		case why != "":
-			// Later by whole intervals: the pairs remain spread.
+		case r.watch:
+			skip(due, why)
+			why = ""
+			i++
+		default: // later by whole intervals: the pairs remain spread
 			first = first.Add(time.Since(due).Truncate(turn) + turn)
-			continue
 		}
-		if pace(ctx, due, r.limiter) != nil {
-			break
-		}
-		// By the monotonic clock, which cannot be set in between.
-		p := r.begin(of, first.Add(time.Since(first)), true)
-		measuring.Go(func() {
-			result, known := r.measure(ctx, m)
-			r.settle(of, p, result, known)
-		})
-		i++
 	}
-	if why != "" && i < m.Probe.Count { // one result for all that did not start
-		skip(first.Add(time.Since(first)), why)
+	if why != "" {
+		skip(first.Add(time.Since(first)), why) // one result for all that did not start
 	}
 }
 

@@ -165,22 +165,26 @@ func TestMeasurementsThatCannotStart(t *testing.T) {
 		name    string
 		pairs   int
 		count   int
+		until   time.Duration
 		limiter func() *rate.Limiter
 		measure func(context.Context, Measurement) (checkup.Result, bool)
 		// of the last pair
 		watch, round []start
 	}{
-		{"too many open", 200, 6, nil, takes(3500 * time.Millisecond),
+		{"too many open", 200, 6, time.Minute, nil, takes(3500 * time.Millisecond),
 			[]start{{"995ms", ""}, {"1.995s", ""}, {"2.995s", busy}, {"3.995s", busy}, {"4.995s", ""}, {"5.995s", ""}},
 			[]start{{"995ms", ""}, {"1.995s", ""}, {"4.995s", ""}, {"5.995s", ""}, {"8.995s", ""}, {"9.995s", ""}}},
 		// The last pair starts when the maximum number of others is open.
-		{"too many pairs", maxUnderWay + 1, 1, nil, takes(20 * time.Second),
+		{"too many pairs", maxUnderWay + 1, 1, time.Minute, nil, takes(20 * time.Second),
 			[]start{{"998ms", full}},
 			[]start{{"20.998s", ""}}},
-		{"too many pairs, until the deadline", maxUnderWay + 1, 2, nil, takes(2 * time.Minute),
+		{"too many pairs, until the deadline", maxUnderWay + 1, 2, time.Minute, nil, takes(2 * time.Minute),
 			[]start{{"998ms", full}, {"1.998s", full}},
 			[]start{{"1m0s", full}}},
-		{"held up", 2, 6, func() *rate.Limiter {
+		{"too many pairs, until before the last is due", maxUnderWay + 1, 2, 1500 * time.Millisecond, nil, takes(2 * time.Minute),
+			[]start{{"998ms", full}},
+			[]start{{"1.5s", full}}},
+		{"held up", 2, 6, time.Minute, func() *rate.Limiter {
 			l := rate.NewLimiter(1000, 4500)
 			for range 2 {
 				l.ReserveN(time.Now(), 4500) // the second is 4.5 s in debt
@@ -189,7 +193,7 @@ func TestMeasurementsThatCannotStart(t *testing.T) {
 		}, instant,
 			[]start{{"4.502s", ""}, {"4.502s", late}, {"4.502s", late}, {"4.502s", late}, {"4.503s", ""}, {"5.5s", ""}},
 			[]start{{"4.502s", ""}, {"5.5s", ""}, {"6.5s", ""}, {"7.5s", ""}, {"8.5s", ""}, {"9.5s", ""}}},
-		{"limit too low", 2, 4, func() *rate.Limiter { return rate.NewLimiter(0.75, 1) }, instant,
+		{"limit too low", 2, 4, time.Minute, func() *rate.Limiter { return rate.NewLimiter(0.75, 1) }, instant,
 			[]start{{"1.333s", ""}, {"4s", ""}, {"4s", late}, {"6.666s", ""}},
 			[]start{{"1.333s", ""}, {"4s", ""}, {"6.666s", ""}, {"9.333s", ""}}},
 	} {
@@ -197,7 +201,7 @@ func TestMeasurementsThatCannotStart(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, watch %t", test.name, watch), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					began := time.Now()
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					ctx, cancel := context.WithTimeout(t.Context(), test.until)
 					defer cancel()
 					var out bytes.Buffer
 					r := results{lines: &lineWriter{w: &out}, measure: test.measure, watch: watch}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cost"
+	"github.com/checkplan/checkplan/pkg/judge/judgetest"
 	"github.com/checkplan/checkplan/pkg/record"
 )
 
@@ -362,7 +363,7 @@ func found(t *testing.T, r *checkup.Report, cause checkup.FindingCause, subject 
 	all := findings(r)
 	var got []string
 	for _, f := range all {
-		got = append(got, fmt.Sprintf("%s %s", f.Cause, f.Subject))
+		got = append(got, judgetest.Kind(f))
 	}
 	if r.Verdict != checkup.RunFail || len(all) == 0 || all[0].Cause != cause || !strings.Contains(all[0].Subject+" "+all[0].Message, subject) {
 		t.Errorf("want a first finding %s about %s; got %q:\n%s", cause, subject, got, describe(t, r))
