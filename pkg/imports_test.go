@@ -5,6 +5,7 @@ package pkg_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -274,6 +275,66 @@ func TestWithoutRace(t *testing.T) {
 	slices.Sort(found)
 	if want := makeWords(t, "WITHOUT_RACE"); !slices.Equal(found, want) {
 		t.Errorf("built without the race detector only: %q; the Makefile's WITHOUT_RACE: %q", found, want)
+	}
+}
+
+// TestUnwatched: no package that the Makefile's UNWATCHED matches starts a goroutine.
+func TestUnwatched(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", `{{$p := .}}{{range .GoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}{{"\n"}}{{end}}`, "../...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for _, pattern := range makeWords(t, "UNWATCHED") {
+		prefix, matched := strings.TrimSuffix(pattern, "..."), false
+		for line := range strings.Lines(string(out)) {
+			name, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if !strings.HasPrefix(name+"/", prefix) || strings.HasSuffix(file, "/internal/core/adt/debug.go") {
+				continue // that file starts a browser for those who debug CUE
+			}
+			matched = true
+			for _, found := range concurrent(t, file) {
+				t.Errorf("%s must be watched: %s", pattern, found)
+			}
+		}
+		if !matched {
+			t.Errorf("the Makefile's UNWATCHED lists %s, which matches no package", pattern)
+		}
+	}
+}
+
+// TestModuleVersions: what several builds of this project need is compiled once. The name of a compiled package has the
+// version of its module that go.mod requires, also if another one replaces it.
+func TestModuleVersions(t *testing.T) {
+	type versioned struct{ Path, Version string }
+	wanted := map[string]string{}
+	const sandbox = "test/e2e/sandbox/"
+	for _, file := range []string{"go.mod", sandbox + "go.mod", sandbox + "addons/conformance.mod", sandbox + "addons/multus.mod"} {
+		out, err := exec.Command("go", "mod", "edit", "-json", "../"+file).Output()
+		if err != nil {
+			t.Fatalf("go mod edit: %v", err)
+		}
+		var parsed struct {
+			Require []versioned
+			Replace []struct{ Old, New versioned }
+		}
+		if err := json.Unmarshal(out, &parsed); err != nil {
+			t.Fatal(err)
+		}
+		replaced := map[string]string{}
+		for _, r := range parsed.Replace {
+			replaced[r.Old.Path] = r.New.Version
+		}
+		for _, m := range parsed.Require {
+			version := m.Version + " is " + cmp.Or(replaced[m.Path], m.Version)
+			if m.Path == "k8s.io/kubelet" && strings.HasSuffix(file, "multus.mod") {
+				continue // an older one, which that file explains
+			}
+			if want, ok := wanted[m.Path]; !ok {
+				wanted[m.Path] = version
+			} else if version != want {
+				t.Errorf("%s: %s %s; an earlier file: %s", file, m.Path, version, want)
+			}
+		}
 	}
 }
 

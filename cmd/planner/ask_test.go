@@ -57,7 +57,7 @@ func TestFindPods(t *testing.T) {
 		}}
 	}
 	udp := corev1.ContainerPort{ContainerPort: 53, Protocol: corev1.ProtocolUDP}
-	c := &run.Cluster{Namespace: "ns", Kube: fake.NewClientset(
+	c := &run.Cluster{Namespace: "ns", Kube: fake.NewSimpleClientset(
 		pod("web"), pod("db", udp, corev1.ContainerPort{ContainerPort: 5432}), pod("dns", udp),
 	)}
 	for _, tt := range []struct {

@@ -24,7 +24,7 @@ import (
 // TestDiffOfRunsInTheCluster: the history of the plan adds nodes, zones and single pairs; if it cannot be read, the
 // reports are compared without it.
 func TestDiffOfRunsInTheCluster(t *testing.T) {
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	store := record.Store{ConfigMaps: client.CoreV1().ConfigMaps("ns"), Plan: "p"}
 	nodes := []checkup.Endpoint{{Node: "a", Zone: "east"}, {Node: "b", Zone: "west"}}
 	w := &checkup.Worksheet{Plan: "p", Check: "mesh", Possible: 2, Rounds: 1, Sources: nodes, Targets: nodes, Assignments: [][]int{{1}, {0}},
@@ -92,7 +92,7 @@ func TestHostileReport(t *testing.T) {
 		{"another version", func(r *checkup.Report) { r.APIVersion = "checkplan.dev/v2" }, `apiVersion "checkplan.dev/v2"`},
 		{"another kind", func(r *checkup.Report) { r.Kind = "Plan" }, `kind "Plan"`},
 	} {
-		client := fake.NewClientset()
+		client := fake.NewSimpleClientset()
 		store := record.Store{ConfigMaps: client.CoreV1().ConfigMaps("ns"), Plan: "p", Run: "p-1", RunUID: "u"}
 		r := &checkup.Report{
 			APIVersion: checkup.APIVersion, Kind: checkup.ReportKind, Plan: "p", Run: "p-1", RunUID: "u", Verdict: checkup.RunPass,

@@ -136,7 +136,7 @@ func TestExplainLargeCluster(t *testing.T) {
 // list pods; an API server that breaks down is an error.
 func TestRequests(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}, Spec: corev1.PodSpec{NodeName: "a"}}
-	client := fake.NewClientset(pod)
+	client := fake.NewSimpleClientset(pod)
 	r := cluster.Reader{Kubernetes: client}
 	s := &cluster.Snapshot{Nodes: []cluster.Node{{Name: "a"}}}
 	if err := requests(t.Context(), r, s); err != nil || s.Nodes[0].Requested.Pods().Value() != 1 || len(s.Unseen) != 0 {

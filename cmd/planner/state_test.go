@@ -69,7 +69,7 @@ func slice(address, node string) *discoveryv1.EndpointSlice {
 // TestStateFollows: what changes for the node is printed when it changes, and nothing else is.
 func TestStateFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(shop("10.0.0.1", "node-b")...)
+		client := fake.NewSimpleClientset(shop("10.0.0.1", "node-b")...)
 		s, stdout := newServices(t, stateOptions{watch: true})
 		interrupts := make(chan os.Signal, 1)
 		s.env.interrupts = interrupts
@@ -155,7 +155,7 @@ func TestStateFits(t *testing.T) {
 func TestStateUnread(t *testing.T) {
 	for _, resource := range []string{"nodes", "services", "endpointslices"} {
 		t.Run(resource, func(t *testing.T) {
-			client := fake.NewClientset(shop("10.0.0.1", "node-b")...)
+			client := fake.NewSimpleClientset(shop("10.0.0.1", "node-b")...)
 			client.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, apierrors.NewForbidden(corev1.Resource(resource), "", errors.New("no such right"))
 			})

@@ -51,7 +51,7 @@ func TestNow(t *testing.T) {
 			}
 		})
 	}
-	if at, err := (Reader{Kubernetes: fake.NewClientset()}).Now(t.Context()); err == nil {
+	if at, err := (Reader{Kubernetes: fake.NewSimpleClientset()}).Now(t.Context()); err == nil {
 		t.Errorf("a fake client: %s", at)
 	}
 }

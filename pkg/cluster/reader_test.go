@@ -27,7 +27,7 @@ import (
 // readerOf reads a cluster with these objects.
 func readerOf(t *testing.T, objects ...runtime.Object) (Reader, *fake.Clientset) {
 	t.Helper()
-	client := fake.NewClientset(objects...)
+	client := fake.NewSimpleClientset(objects...)
 	client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: "v1.35.0"}
 	return Reader{Kubernetes: client, Namespace: "checks"}, client
 }

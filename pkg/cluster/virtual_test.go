@@ -33,7 +33,7 @@ import (
 // in YAML. The requests in failing ("list kubevirts") return errors.
 func virtualReader(t *testing.T, apis []string, failing map[string]error, objects ...string) Reader {
 	t.Helper()
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	for _, api := range apis {
 		words := strings.Fields(api)
 		list := &metav1.APIResourceList{GroupVersion: words[0]}
@@ -255,7 +255,7 @@ func TestAddressRangesIncludeAPIServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := Reader{Kubernetes: withHost{fake.NewClientset(), client}, Namespace: "checks"}
+		r := Reader{Kubernetes: withHost{fake.NewSimpleClientset(), client}, Namespace: "checks"}
 		got, err := r.AddressRanges(t.Context())
 		if err != nil || strings.Join(texts(got), " ") != want {
 			t.Errorf("%s: got %v (%v), want %q", host, got, err, want)

@@ -58,7 +58,7 @@ func newServer(t *testing.T) *server {
 	}
 	s := &server{
 		FakeDynamicClient: dynamicfake.NewSimpleDynamicClient(scheme),
-		events:            fake.NewClientset(),
+		events:            fake.NewSimpleClientset(),
 		tracker: clienttesting.NewFieldManagedObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder(),
 			managedfields.NewDeducedTypeConverter()),
 	}

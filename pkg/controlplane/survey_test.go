@@ -60,7 +60,7 @@ func serve(t *testing.T, openshift bool, objects ...any) *apiserver {
 		}
 	}
 	a := &apiserver{
-		typed: fake.NewClientset(typed...),
+		typed: fake.NewSimpleClientset(typed...),
 		dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 			apiServices: "APIServiceList", infrastructures: "InfrastructureList",
 		}, untyped...),

@@ -386,14 +386,14 @@ func TestChanged(t *testing.T) {
 			look(t, w, r, network)
 			now := before()
 			tt.change(now)
-			r.Facts = AskAfter(t.Context(), fake.NewClientset(objectsOf(now)...), w)
+			r.Facts = AskAfter(t.Context(), fake.NewSimpleClientset(objectsOf(now)...), w)
 			report := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
 			if c := report.Counts; c.Fail != tt.fail || c.Unmeasured != tt.unmeasured || c.Pass != c.Expected-1 {
 				t.Errorf("%+v, units %+v", c, report.Units)
 			}
 		})
 	}
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	client.PrependReactor("list", "endpointslices", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(corev1.Resource("endpointslices"), "", errors.New("no"))
 	})
@@ -573,7 +573,7 @@ func TestStages(t *testing.T) {
 // TestSurvey: the selected Services are read, and the DNS Service, and each only once.
 func TestSurvey(t *testing.T) {
 	town := small()
-	client := fake.NewClientset(objectsOf(town)...)
+	client := fake.NewSimpleClientset(objectsOf(town)...)
 	plan := planOf(specOf(func(s *Spec) { s.Services.Namespaces = []string{"shop"} }))
 	snapshot := &cluster.Snapshot{Nodes: town.Nodes}
 	if err := Survey(t.Context(), cluster.Reader{Kubernetes: client}, plan, snapshot); err != nil {

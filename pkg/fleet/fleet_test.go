@@ -34,7 +34,7 @@ type cluster struct {
 }
 
 func newCluster(objects ...runtime.Object) *cluster {
-	c := &cluster{Clientset: fake.NewClientset(objects...), becomes: map[string]corev1.PodStatus{}, watched: make(chan struct{})}
+	c := &cluster{Clientset: fake.NewSimpleClientset(objects...), becomes: map[string]corev1.PodStatus{}, watched: make(chan struct{})}
 	var once sync.Once
 	c.PrependWatchReactor("pods", func(a k8stesting.Action) (bool, watch.Interface, error) {
 		w, err := c.Tracker().Watch(a.GetResource(), a.GetNamespace())

@@ -51,7 +51,7 @@ func insideCluster(w *checkup.Worksheet, became func(pod *corev1.Pod, status *co
 	for s := range w.Sources {
 		pods = append(pods, workload(w, s))
 	}
-	c := fake.NewClientset(pods...)
+	c := fake.NewSimpleClientset(pods...)
 	c.PrependReactor("get", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		of := a.(k8stesting.GetAction)
 		o, err := c.Tracker().Get(a.GetResource(), a.GetNamespace(), of.GetName())

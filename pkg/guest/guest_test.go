@@ -91,7 +91,7 @@ func worksheet(t *testing.T, pairs int) *checkup.Worksheet {
 
 func newWorld(t *testing.T, w *checkup.Worksheet) *world {
 	x := &world{
-		kube: fake.NewClientset(), virt: kubevirtfake.NewSimpleClientset(),
+		kube: fake.NewSimpleClientset(), virt: kubevirtfake.NewSimpleClientset(),
 		becomes: map[string]func(*kubevirtv1.VirtualMachineInstance){}, launcher: map[string]func(*corev1.Pod){},
 		preflight: map[string]func(*corev1.Pod){}, guests: map[string]*guest{}, names: map[string]string{}, open: map[string]net.Conn{}, lines: map[string]*io.PipeWriter{},
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 func stored(data map[string]string) (ConfigMap, *fake.Clientset) {
-	client := fake.NewClientset(&corev1.ConfigMap{
+	client := fake.NewSimpleClientset(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "cm", Namespace: "ns", Labels: map[string]string{"a": "b"}}, Data: data,
 	})
 	return ConfigMap{client, "ns", "cm"}, client
@@ -137,7 +137,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 
 func TestEnsure(t *testing.T) {
 	check, _, _ := FromData(least())
-	cm := ConfigMap{fake.NewClientset(), "ns", "cm"}
+	cm := ConfigMap{fake.NewSimpleClientset(), "ns", "cm"}
 	for _, want := range []bool{true, false} {
 		if created, err := cm.Ensure(t.Context(), Data(check)); err != nil || created != want {
 			t.Fatalf("%v, %v, want %v", created, err, want)
@@ -148,7 +148,7 @@ func TestEnsure(t *testing.T) {
 		t.Errorf("%s%v%v", diff, warnings, problems)
 	}
 	old := map[string]string{KeyTimeout: "5m", ParamPrefix + "sample_duration_seconds": "300"}
-	filed := ConfigMap{fake.NewClientset(), "ns", "cm"}
+	filed := ConfigMap{fake.NewSimpleClientset(), "ns", "cm"}
 	if created, err := filed.Ensure(t.Context(), old); !created || err != nil {
 		t.Errorf("%v, %v", created, err)
 	}

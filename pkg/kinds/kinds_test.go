@@ -88,7 +88,7 @@ func TestSurvey(t *testing.T) {
 		}}}}
 	}
 	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"web": pods("web"), "db": pods("db")}}
-	client := fake.NewClientset(
+	client := fake.NewSimpleClientset(
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 		&corev1.Pod{
@@ -145,7 +145,7 @@ func TestNodesUnseen(t *testing.T) {
 		Name:   "p",
 		Checks: map[string]checkup.Check{"vms": {Spec: &vmlatency.Spec{}}, "mesh": {Spec: &podmesh.Spec{}}},
 	}
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	failure := error(apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("user cannot")))
 	client.PrependReactor(
 		"list",

@@ -133,7 +133,7 @@ func askSides(ctx context.Context, t *testing.T, c kubernetes.Interface, sheet *
 // TestAskUnreadable: a side of a worksheet without details is not asked about, and
 // its fact says so.
 func TestAskUnreadable(t *testing.T) {
-	facts := Ask(t.Context(), fake.NewClientset(), "checks", &checkup.Worksheet{Units: []string{"source"}})
+	facts := Ask(t.Context(), fake.NewSimpleClientset(), "checks", &checkup.Worksheet{Units: []string{"source"}})
 	if len(facts) != 1 || facts[0].Unit != "source" || facts[0].Cause == nil || !strings.Contains(facts[0].Cause.Message, "no details") {
 		t.Errorf("%+v", facts)
 	}
@@ -176,7 +176,7 @@ func TestAskIsDry(t *testing.T) {
 
 // TestAskWithoutHTTP: a clientset that speaks no HTTP is asked for a dry run too.
 func TestAskWithoutHTTP(t *testing.T) {
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	got := askSides(t.Context(), t, client, sheetOf(t, SourceDefaults(), TargetDefaults()))
 	want := []asked{{Side: "source", Admission: Admission{Allowed: true}}, {Side: "target", Admission: Admission{Allowed: true}}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -195,7 +195,7 @@ func TestAskWithoutHTTP(t *testing.T) {
 
 // TestAskNothing: without sides there is nothing to ask.
 func TestAskNothing(t *testing.T) {
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	if got := askSides(t.Context(), t, client, &Sheet{Mode: cluster.DiagnosticsDisabled}); got != nil || len(client.Actions()) > 0 {
 		t.Errorf("%+v, and requests %v", got, client.Actions())
 	}
@@ -276,7 +276,7 @@ func TestAskAway(t *testing.T) {
 		}
 	}
 	sheet.Sides[0].Pod = json.RawMessage(`"none"`)
-	if a := askSides(t.Context(), t, fake.NewClientset(), sheet)[0]; a.Allowed || a.Cause == nil || !strings.Contains(a.Cause.Message, "cannot read the pod of this side") {
+	if a := askSides(t.Context(), t, fake.NewSimpleClientset(), sheet)[0]; a.Allowed || a.Cause == nil || !strings.Contains(a.Cause.Message, "cannot read the pod of this side") {
 		t.Errorf("%+v, want no decision on what is no pod", a)
 	}
 }

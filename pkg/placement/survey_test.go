@@ -148,7 +148,7 @@ func TestSurvey(t *testing.T) {
 		"no client": {plan: planOf(&Spec{NetworkConfig: true}), noDynamic: true, requested: true, err: []string{"read network.config.openshift.io/cluster: no dynamic client"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(append(tt.workloads, on("one", "a", corev1.PodRunning), on("done", "a", corev1.PodSucceeded))...)
+			client := fake.NewSimpleClientset(append(tt.workloads, on("one", "a", corev1.PodRunning), on("done", "a", corev1.PodSucceeded))...)
 			client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return tt.pods != nil, nil, tt.pods })
 			r := cluster.Reader{Kubernetes: client}
 			if !tt.noDynamic {

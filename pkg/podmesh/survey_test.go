@@ -75,7 +75,7 @@ func clusterOf(t *testing.T, objects ...runtime.Object) (cluster.Reader, *fake.C
 			full = append(full, o)
 		}
 	}
-	client := fake.NewClientset(full...)
+	client := fake.NewSimpleClientset(full...)
 	client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: "v1.35.0"}
 	scheme := metadatafake.NewTestScheme()
 	if err := metav1.AddMetaToScheme(scheme); err != nil {

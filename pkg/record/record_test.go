@@ -30,7 +30,7 @@ import (
 )
 
 func newStore() (*Store, *fake.Clientset) {
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	return &Store{ConfigMaps: client.CoreV1().ConfigMaps("ns"), Plan: "day-2", Run: "day-2-run-1", RunUID: "uid-1"}, client
 }
 

@@ -55,7 +55,7 @@ func objects() []runtime.Object {
 // fakeCluster has Tekton, a namespace and every right, until a test takes them.
 func fakeCluster(t *testing.T, existing ...runtime.Object) (*Cluster, *kubefake.Clientset) {
 	t.Helper()
-	kube := kubefake.NewClientset(existing...)
+	kube := kubefake.NewSimpleClientset(existing...)
 	kube.Discovery().(*discoveryfake.FakeDiscovery).Resources = []*metav1.APIResourceList{{GroupVersion: "tekton.dev/v1"}}
 	kube.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()

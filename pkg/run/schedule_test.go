@@ -30,7 +30,7 @@ func scheduledCluster() *Cluster {
 		}}
 		return j
 	}
-	return &Cluster{Namespace: "ns", Kube: fake.NewClientset(job("b", "b", false), job("a", "a", true), job("other", "", false))}
+	return &Cluster{Namespace: "ns", Kube: fake.NewSimpleClientset(job("b", "b", false), job("a", "a", true), job("other", "", false))}
 }
 
 func TestSchedules(t *testing.T) {

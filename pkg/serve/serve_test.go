@@ -61,7 +61,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{client: fake.NewClientset(), now: time.Date(2026, 1, 1, 0, 13, 0, 0, time.UTC)}
+	s := &site{client: fake.NewSimpleClientset(), now: time.Date(2026, 1, 1, 0, 13, 0, 0, time.UTC)}
 	maps := s.client.CoreV1().ConfigMaps(namespace)
 	text, err := os.ReadFile("../record/testdata/history.yaml")
 	if err != nil {

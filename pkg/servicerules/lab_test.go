@@ -199,7 +199,7 @@ func labOf(t testing.TB, reader string, spec *Spec, changes ...func(runtime.Obje
 			change(o)
 		}
 	}
-	l := &lab{client: fake.NewClientset(all...), before: func() {}, after: func() {}}
+	l := &lab{client: fake.NewSimpleClientset(all...), before: func() {}, after: func() {}}
 	plan := planOf(spec)
 	r := cluster.Reader{Kubernetes: l.client}
 	s, err := cluster.Survey(t.Context(), r)

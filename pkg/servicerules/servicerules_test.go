@@ -667,7 +667,7 @@ func TestExpand(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := specOf()
-			r := cluster.Reader{Kubernetes: fake.NewClientset(objects(t)...)}
+			r := cluster.Reader{Kubernetes: fake.NewSimpleClientset(objects(t)...)}
 			s, err := cluster.Survey(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)

@@ -520,7 +520,7 @@ func TestAskAfter(t *testing.T) {
 			w := expanded(t, specOf(), small())
 			now := small()
 			tt.change(now)
-			client := fake.NewClientset(objectsOf(now)...)
+			client := fake.NewSimpleClientset(objectsOf(now)...)
 			facts := AskAfter(t.Context(), client, w)
 			found, why := servicecheck.ChangedSince(&checkup.Record{Facts: facts})
 			if why != nil {
@@ -538,7 +538,7 @@ func TestAskAfter(t *testing.T) {
 			}
 		})
 	}
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	client.PrependReactor("list", "endpointslices", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(corev1.Resource("endpointslices"), "", errors.New("no"))
 	})
@@ -563,7 +563,7 @@ func objectsOf(t *town) []runtime.Object {
 // been listed for one check.
 func TestSurvey(t *testing.T) {
 	town := small()
-	client := fake.NewClientset(objectsOf(town)...)
+	client := fake.NewSimpleClientset(objectsOf(town)...)
 	plan := planOf(specOf(func(s *Spec) { s.Services.Namespaces = []string{"shop"} }))
 	plan.Checks["all"] = checkup.Check{Spec: specOf()}
 	snapshot := &cluster.Snapshot{Nodes: town.Nodes}

@@ -89,7 +89,7 @@ func fixtures(t *testing.T, host bool) (responder, agent *corev1.Pod) {
 // fixturesOf are those of a worksheet that is changed.
 func fixturesOf(t *testing.T, change func(*checkup.Worksheet)) (responder, agent *corev1.Pod) {
 	t.Helper()
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	made := map[string]*corev1.Pod{}
 	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		pod := a.(k8stesting.CreateAction).GetObject().(*corev1.Pod)
@@ -316,7 +316,7 @@ func insidePod(t *testing.T) (without, with *corev1.Pod) {
 			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debugger", Image: "busybox"}}},
 		},
 	}
-	client := fake.NewClientset(without.DeepCopy())
+	client := fake.NewSimpleClientset(without.DeepCopy())
 	minute := checkup.Duration(time.Minute)
 	w := &checkup.Worksheet{
 		Plan: "mesh", Check: "mesh", Sources: []checkup.Endpoint{{Node: "n0", Pod: "shop/web", Inside: true}}, Targets: []checkup.Endpoint{{Node: "n1"}},

@@ -35,7 +35,7 @@ var (
 // readerOf reads a cluster with KubeVirt, Multus, network default/br10 and a pod.
 func readerOf(t *testing.T) (cluster.Reader, *fake.Clientset, *dynamicfake.FakeDynamicClient) {
 	t.Helper()
-	client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "checks", Name: "setup"}, Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.244.0.7"}}}})
+	client := fake.NewSimpleClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "checks", Name: "setup"}, Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.244.0.7"}}}})
 	client.Discovery().(*fakediscovery.FakeDiscovery).Resources = []*metav1.APIResourceList{
 		{GroupVersion: "kubevirt.io/v1", APIResources: []metav1.APIResource{{Name: "kubevirts"}, {Name: "virtualmachineinstances"}}},
 		{GroupVersion: "k8s.cni.cncf.io/v1", APIResources: []metav1.APIResource{{Name: "network-attachment-definitions"}}},

@@ -24,7 +24,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/nodestate/client"
 )
 
-func connected(string) (kubernetes.Interface, error) { return fake.NewClientset(), nil }
+func connected(string) (kubernetes.Interface, error) { return fake.NewSimpleClientset(), nil }
 
 // TestRun: the program serves until a signal, and leaves no socket.
 func TestRun(t *testing.T) {

@@ -49,7 +49,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	second := checkup.Duration(time.Second)
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		a.(k8stesting.CreateAction).GetObject().(*corev1.Pod).Status = corev1.PodStatus{
 			Phase:             corev1.PodRunning,

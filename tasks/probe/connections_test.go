@@ -117,7 +117,7 @@ func (o *objects) status(name string) string {
 
 // newWatch is a probe task whose only agent runs, and writes the log.
 func newWatch(t *testing.T, o *objects, log func(ctx context.Context, deleted <-chan struct{}) io.ReadCloser) (*task.Task, *fleet.Fleet) {
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		a.(k8stesting.CreateAction).GetObject().(*corev1.Pod).Status = corev1.PodStatus{
 			Phase:             corev1.PodRunning,
@@ -271,7 +271,7 @@ func TestObjectsRefused(t *testing.T) {
 // TestDryRun: the API server's answer about the pods of a dry run is in the record, and
 // nothing is started.
 func TestDryRun(t *testing.T) {
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		create := a.(k8stesting.CreateActionImpl)
 		if len(create.CreateOptions.DryRun) != 1 {

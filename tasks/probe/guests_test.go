@@ -26,7 +26,7 @@ import (
 // TestProbeOfVMs: what VMs report on their consoles is recorded, and the task's pod is
 // then the owner of the VMs.
 func TestProbeOfVMs(t *testing.T) {
-	client, virt := fake.NewClientset(), kubevirtfake.NewSimpleClientset()
+	client, virt := fake.NewSimpleClientset(), kubevirtfake.NewSimpleClientset()
 	var log strings.Builder
 	tk := &task.Task{Kubernetes: client, KubeVirt: virt.KubevirtV1(), Namespace: "ns", RunName: "run", RunUID: "uid-1", PodName: "probe-pod", PodUID: "uid-3", Check: "vms", Stdout: &log}
 	second := checkup.Duration(time.Second)

@@ -67,7 +67,7 @@ func newVirtual(t *testing.T, data map[string]string) *virtual {
 	self := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "job-x", Namespace: "kiagnose", UID: "uid-of-job"}}
 	self.Spec.Containers = []corev1.Container{{Image: "sidecar"}, {Image: "registry.test:5000/cp/probe:v9@sha256:00"}}
 	v := &virtual{
-		kube: fake.NewClientset(self, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm", Namespace: "kiagnose"}, Data: data}),
+		kube: fake.NewSimpleClientset(self, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm", Namespace: "kiagnose"}, Data: data}),
 		virt: kubevirtfake.NewSimpleClientset(), delay: 1000,
 	}
 	v.kube.Discovery().(*fakediscovery.FakeDiscovery).Resources = []*metav1.APIResourceList{
@@ -447,7 +447,7 @@ func TestSelf(t *testing.T) {
 	} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: tt.image}}}}
 		pod.Namespace, pod.Name, pod.UID = "kiagnose", "job-x", "uid"
-		tk := &task.Task{Kubernetes: fake.NewClientset(pod), Namespace: "kiagnose", PodName: "job-x", AgentImage: tt.agent, GuestImage: tt.guest}
+		tk := &task.Task{Kubernetes: fake.NewSimpleClientset(pod), Namespace: "kiagnose", PodName: "job-x", AgentImage: tt.agent, GuestImage: tt.guest}
 		err := self(t.Context(), tk, tt.pods)
 		if tt.want == [2]string{} {
 			if err == nil {

@@ -75,7 +75,7 @@ func TestLyingAgents(t *testing.T) {
 		Probes:     []checkup.TransportProbe{{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64}, Count: 5}}},
 		Timeouts:   checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
 	}}
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		a.(k8stesting.CreateAction).GetObject().(*corev1.Pod).Status = corev1.PodStatus{
 			Phase:             corev1.PodRunning,
@@ -188,7 +188,7 @@ func TestLyingGuests(t *testing.T) {
 		}
 	}
 	frozen.Worksheet.Targets = frozen.Worksheet.Sources
-	tk := &task.Task{Kubernetes: fake.NewClientset(), KubeVirt: virt.KubevirtV1(), Namespace: "ns", RunName: "run", RunUID: "uid-1", PodName: "probe-pod", PodUID: "uid-3", Check: "vms", Stdout: io.Discard}
+	tk := &task.Task{Kubernetes: fake.NewSimpleClientset(), KubeVirt: virt.KubevirtV1(), Namespace: "ns", RunName: "run", RunUID: "uid-1", PodName: "probe-pod", PodUID: "uid-3", Check: "vms", Stdout: io.Discard}
 	if err := tk.Store("day-2").Save(t.Context(), record.Worksheet("vms"), frozen); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 // newTask is a probe task whose worksheet has one source and one target, and
 // whose agents end at once with the exit code.
 func newTask(t *testing.T, code int32) (*task.Task, *fake.Clientset) {
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		pod := a.(k8stesting.CreateAction).GetObject().(*corev1.Pod)
 		pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{

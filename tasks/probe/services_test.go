@@ -81,7 +81,7 @@ func testServices(t *testing.T, answerer string, lists func(n int, slice *discov
 	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"canary": {Spec: spec}}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	client := fake.NewClientset(node)
+	client := fake.NewSimpleClientset(node)
 	w, roster, err := kinds.Prepare(ctx, cluster.Reader{Kubernetes: client}, plan, "canary")
 	if err != nil {
 		t.Fatal(err)

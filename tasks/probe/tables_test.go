@@ -77,7 +77,7 @@ func TestTables(t *testing.T) {
 
 func testTables(t *testing.T, refused int, want map[string]string) {
 	ctx := t.Context()
-	client := fake.NewClientset(&corev1.Service{
+	client := fake.NewSimpleClientset(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1"},

@@ -41,7 +41,7 @@ import (
 // newTask is the report step of a run whose only pair was measured: it passed,
 // or nothing came through.
 func newTask(t *testing.T, passed bool, plan string) (*task.Task, *fake.Clientset, *strings.Builder) {
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	log := &strings.Builder{}
 	tk := &task.Task{
 		Kubernetes: client, Namespace: "ns", RunName: "run", RunUID: "uid-1", Stdout: log, Results: t.TempDir(), PlanJSON: plan,
@@ -591,7 +591,7 @@ func TestKiagnose(t *testing.T) {
 		{"the ConfigMap is gone", &measured, "", true, nil, "::error::check latency: read ConfigMap team/checkup of the checkup", task.ErrSaid},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			client := fake.NewClientset()
+			client := fake.NewSimpleClientset()
 			log := &strings.Builder{}
 			tk := &task.Task{
 				Kubernetes: client, KubeVirt: kubevirtfake.NewSimpleClientset().KubevirtV1(), Namespace: "ns", RunName: "run", RunUID: "uid-1",

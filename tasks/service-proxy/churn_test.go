@@ -69,7 +69,7 @@ func churn(t *testing.T, mode dataplane.Mode, on node) []*nodestate.ServiceEndpo
 	for i := range fleet.Services {
 		objects = append(objects, fleet.Services[i], fleet.Slices[i])
 	}
-	api := fake.NewClientset(objects...)
+	api := fake.NewSimpleClientset(objects...)
 	events := make(chan watch.Event)
 	api.PrependWatchReactor("endpointslices", clienttesting.DefaultWatchReactor(watch.NewProxyWatcher(events), nil))
 	var changes []*discoveryv1.EndpointSlice

@@ -66,7 +66,7 @@ func node(name string) *corev1.Node {
 }
 
 func newTask(t *testing.T, nodes ...string) (*task.Task, *fake.Clientset, *strings.Builder) {
-	client := fake.NewClientset()
+	client := fake.NewSimpleClientset()
 	for _, n := range nodes {
 		node := node(n)
 		node.Labels = map[string]string{"kubernetes.io/os": "linux"}

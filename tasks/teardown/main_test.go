@@ -24,7 +24,7 @@ import (
 
 // newTask is a teardown of a run that left one agent, which failed.
 func newTask(t *testing.T, teardown checkup.Teardown) (*task.Task, *fake.Clientset, *strings.Builder) {
-	client := fake.NewClientset(&corev1.Pod{
+	client := fake.NewSimpleClientset(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "agent", Namespace: "ns", UID: "uid-of-agent", Labels: map[string]string{checkup.LabelRun: "uid-1", checkup.LabelRole: "agent"}},
 		Status: corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}},

@@ -135,7 +135,7 @@ func BenchmarkServe(b *testing.B) {
 	node := f.Nodes[0].Name
 	fill := func(b *testing.B) *Server {
 		b.Helper()
-		s, err := New(Options{Node: node, Client: fake.NewClientset()})
+		s, err := New(Options{Node: node, Client: fake.NewSimpleClientset()})
 		if err != nil {
 			b.Fatal(err)
 		}

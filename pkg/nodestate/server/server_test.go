@@ -64,7 +64,7 @@ type lab struct {
 // start starts a server. Lists of the held resources wait until they are released.
 func start(t *testing.T, held []string, objects ...runtime.Object) *lab {
 	t.Helper()
-	l := &lab{T: t, objects: fake.NewClientset(objects...), logged: &logs{}, held: map[string]chan struct{}{},
+	l := &lab{T: t, objects: fake.NewSimpleClientset(objects...), logged: &logs{}, held: map[string]chan struct{}{},
 		watches: map[string]watch.Interface{}}
 	for _, resource := range held {
 		l.held[resource] = make(chan struct{})
@@ -642,7 +642,7 @@ func TestSilent(t *testing.T) {
 // TestStopUnread: a watch that is stopped ends, although an event waits for a reader.
 func TestStopUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
-		s, err := New(Options{Node: nodeName, Client: fake.NewClientset(), Log: slog.New(slog.DiscardHandler)})
+		s, err := New(Options{Node: nodeName, Client: fake.NewSimpleClientset(), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -661,7 +661,7 @@ func TestStopUnread(t *testing.T) {
 func TestNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logged := &logs{}
-		s, err := New(Options{Node: nodeName, Client: fake.NewClientset(), Log: slog.New(slog.NewTextHandler(logged, nil))})
+		s, err := New(Options{Node: nodeName, Client: fake.NewSimpleClientset(), Log: slog.New(slog.NewTextHandler(logged, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -699,7 +699,7 @@ func TestNoAnswer(t *testing.T) {
 
 // TestReplace: a list is taken over at once. No client can get a part of it.
 func TestReplace(t *testing.T) {
-	s, err := New(Options{Node: nodeName, Client: fake.NewClientset(), Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Options{Node: nodeName, Client: fake.NewSimpleClientset(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -761,7 +761,7 @@ func TestStop(t *testing.T) {
 // when the period is over.
 func TestMinSyncPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Options{Node: nodeName, Client: fake.NewClientset(), MinSyncPeriod: time.Second, Log: slog.New(slog.DiscardHandler)})
+		s, err := New(Options{Node: nodeName, Client: fake.NewSimpleClientset(), MinSyncPeriod: time.Second, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -95,7 +95,7 @@ func secure(t *testing.T, dir string, own, clients authority) (target string) {
 	pods := slice("web", "10.0.0.1", "10.0.0.2")
 	pods.Endpoints[0].NodeName, pods.Endpoints[1].NodeName = new(nodeName), new("worker-2")
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-2"}}
-	s, err := New(Options{Node: nodeName, AnyNode: true, Client: fake.NewClientset(web, pods, node(), other),
+	s, err := New(Options{Node: nodeName, AnyNode: true, Client: fake.NewSimpleClientset(web, pods, node(), other),
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestListenTLS(t *testing.T) {
 // TestFeeds: another node has an instance and revisions of its own, which end some time after its last client.
 func TestFeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Options{Node: nodeName, AnyNode: true, Client: fake.NewClientset(), Log: slog.New(slog.DiscardHandler)})
+		s, err := New(Options{Node: nodeName, AnyNode: true, Client: fake.NewSimpleClientset(), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

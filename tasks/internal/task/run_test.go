@@ -66,7 +66,7 @@ func TestCheckAccount(t *testing.T) {
 	} {
 		t.Run(tt.account, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client, reviews := fake.NewClientset(), 0
+				client, reviews := fake.NewSimpleClientset(), 0
 				client.PrependReactor("create", "selfsubjectaccessreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
 					reviews++
 					r := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()

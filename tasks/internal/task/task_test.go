@@ -245,7 +245,7 @@ func TestReport(t *testing.T) {
 		}, verdict: checkup.RunInconclusive, counts: checkup.Counts{Expected: 2, Unmeasured: 2}, pair: "load record of check mesh", err: "check mesh: load record"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			task := &Task{Kubernetes: fake.NewClientset(), Namespace: "ns", RunName: "run", RunUID: "uid-1", Check: "mesh", Outcomes: tt.outcomes, Stdout: io.Discard}
+			task := &Task{Kubernetes: fake.NewSimpleClientset(), Namespace: "ns", RunName: "run", RunUID: "uid-1", Check: "mesh", Outcomes: tt.outcomes, Stdout: io.Discard}
 			if tt.prepare != nil {
 				tt.prepare(t, task, task.Store("day-2"))
 			}
@@ -275,7 +275,7 @@ func TestReport(t *testing.T) {
 // TestNobodyAsked: a side of a dry run of which the API server's word is not in the
 // record is not measured, and the report says why.
 func TestNobodyAsked(t *testing.T) {
-	tk := &Task{Kubernetes: fake.NewClientset(), Namespace: "ns", RunName: "run", RunUID: "uid-1", Outcomes: map[string]Outcome{"probe-where": {"Failed", "TaskRunTimeout"}}, Stdout: io.Discard}
+	tk := &Task{Kubernetes: fake.NewSimpleClientset(), Namespace: "ns", RunName: "run", RunUID: "uid-1", Outcomes: map[string]Outcome{"probe-where": {"Failed", "TaskRunTimeout"}}, Stdout: io.Discard}
 	store := tk.Store("day-2")
 	side := func(name placement.SideName) placement.Side {
 		return placement.Side{Side: name, Pod: json.RawMessage(`{}`), Eligible: []string{"n0"}}

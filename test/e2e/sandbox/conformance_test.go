@@ -6,36 +6,10 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
-
-// Builds share compiled packages only of modules with the same versions.
-func TestConformanceVersions(t *testing.T) {
-	versions := map[string]map[string]string{}
-	for _, file := range []string{"go.mod", "addons/conformance.mod"} {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		versions[file] = map[string]string{}
-		for line := range strings.Lines(string(b)) {
-			if fields := strings.Fields(line); len(fields) > 1 && strings.HasPrefix(fields[1], "v") {
-				versions[file][fields[0]] = fields[1]
-			}
-		}
-	}
-	for module, version := range versions["addons/conformance.mod"] {
-		if want := versions["go.mod"][module]; want != "" && version != want {
-			t.Errorf("addons/conformance.mod has %s %s, go.mod %s", module, version, want)
-		}
-	}
-	if got := versions["addons/conformance.mod"]["k8s.io/kubernetes"]; got != kubernetesVersion {
-		t.Errorf("addons/conformance.mod has k8s.io/kubernetes %q, want %s", got, kubernetesVersion)
-	}
-}
 
 func TestNotRun(t *testing.T) {
 	if _, err := readNotRun(notRunYAML); err != nil {

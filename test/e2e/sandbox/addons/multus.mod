@@ -1,7 +1,7 @@
 // Multus alone, apart from Kubernetes 1.35: it wants podresources of k8s.io/kubelet before
 // v0.34, which renamed a field. Everything else is of the versions of ../go.mod, and
-// so of its build cache; apimachinery is replaced as there, because a replaced module
-// is compiled under the name of the version that it replaces.
+// so of its build cache; apimachinery and kube-openapi are replaced as there, because a
+// replaced module is compiled under the name of the version that it replaces.
 module multus.sandbox.invalid
 
 go 1.26.4
@@ -13,7 +13,7 @@ require (
 	k8s.io/api v0.35.7 // indirect
 	k8s.io/apimachinery v0.36.3 // indirect
 	k8s.io/client-go v0.35.7 // indirect
-	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
+	k8s.io/kube-openapi v0.31.0 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
@@ -52,7 +52,7 @@ require (
 	golang.org/x/time v0.14.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260720155508-bb71a54f79dc // indirect
 	google.golang.org/grpc v1.82.1 // indirect
-	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
@@ -74,3 +74,5 @@ require (
 )
 
 replace k8s.io/apimachinery => k8s.io/apimachinery v0.35.7
+
+replace k8s.io/kube-openapi => k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a
