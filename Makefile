@@ -116,17 +116,19 @@ UNWATCHED := compress/... regexp/... cuelang.org/go/cue/... cuelang.org/go/inter
 .PHONY: test
 test: ## run the tests: hermetic, offline once modules are downloaded, race detector on where goroutines run
 	@# The tests of PURE and WITHOUT_RACE compute. The others, and those of the sandbox, mostly wait. So all of them run at
-	@# once. Nothing is written into this directory: go test repeats a test that listed a directory in which something
-	@# changed.
+	@# once, when what both of these need has been compiled: two builds at once do not share it, and compile it twice.
+	@# Nothing is written into this directory: go test repeats a test that listed a directory in which something changed.
 	failed=0; logs=$$(mktemp -d); \
-	(cd test/e2e/sandbox && go test -short -vet=off ./...) > $$logs/sandbox 2>&1 & sandbox=$$!; \
-	{ go test -vet=off $(PURE:%=./%) || failed=1; go test -vet=off \
+	{ go list -export -deps -test $(PURE:%=./%) $(addprefix ./,$(sort $(dir $(WITHOUT_RACE)))) > /dev/null || true; \
+		(cd test/e2e/sandbox && go test -short -vet=off ./...) > $$logs/sandbox 2>&1 & sandbox=$$!; \
+		go test -vet=off $(PURE:%=./%) || failed=1; go test -vet=off \
 		-run "^($$(sed -nE 's/^func ((Test|Fuzz)\w*)\(.*/\1/p' $(WITHOUT_RACE) | paste -sd '|'))$$" \
-		$(addprefix ./,$(sort $(dir $(WITHOUT_RACE)))) && test $$failed = 0; \
+		$(addprefix ./,$(sort $(dir $(WITHOUT_RACE)))) || failed=1; \
+		wait $$sandbox && test $$failed = 0; \
 	} > $$logs/pure 2>&1 & pure=$$!; \
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off $(UNWATCHED:%=-gcflags='%=-dwarf=false -race=false') \
 		$$(go list ./... | grep -vxFf <(printf 'github.com/checkplan/checkplan/%s\n' $(PURE))) || failed=1; \
-	wait $$pure || failed=1; wait $$sandbox || failed=1; \
+	wait $$pure || failed=1; \
 	cat $$logs/pure $$logs/sandbox; rm -r $$logs; test $$failed = 0
 
 # Each part of the end-to-end tests has a sandbox of its own, so that no fault of one disturbs another.
