@@ -106,9 +106,9 @@ PURE := pkg/dataplane pkg/dataplane/want pkg/history pkg/judge pkg/localise pkg/
 WITHOUT_RACE := cmd/planner/explain_script_test.go cmd/planner/kustomize_test.go \
 	pkg/dataplane/iptables/write/many_test.go pkg/dataplane/nftables/write/many_test.go pkg/load/broken_test.go
 
-# Others' packages that compute and start no goroutine, which TestUnwatched holds: the race detector does not look into
-# them, where it takes ten times as long. Nothing of theirs is shared between goroutines: each load of plans has its own
-# cue.Context, each record its own compressor.
+# Others' packages that compute, and start no goroutine, which TestUnwatched holds. The race detector does not look into
+# them, where it takes up to eight times as long. Our goroutines share nothing of theirs that changes: each load of plans
+# has its own cue.Context, and each call its own compressor.
 UNWATCHED := compress/... regexp/... cuelang.org/go/cue/... cuelang.org/go/internal/core/...
 
 # Without vet, which would check the types of all that is imported once more: verify runs it, among its linters, and
