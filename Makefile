@@ -108,7 +108,7 @@ WITHOUT_RACE := cmd/planner/explain_script_test.go cmd/planner/kustomize_test.go
 
 # Others' packages that compute, and start no goroutine, which TestUnwatched holds. The race detector does not look into
 # them, where it takes up to eight times as long. Our goroutines share nothing of theirs that changes: each load of plans
-# has its own cue.Context, and each call its own compressor.
+# has its own cue.Context, and each call its own compressor. The last pattern that matches a package gives all its flags.
 UNWATCHED := compress/... regexp/... cuelang.org/go/cue/... cuelang.org/go/internal/core/...
 
 # Without vet, which would check the types of all that is imported once more: verify runs it, among its linters, and
@@ -116,14 +116,15 @@ UNWATCHED := compress/... regexp/... cuelang.org/go/cue/... cuelang.org/go/inter
 .PHONY: test
 test: ## run the tests: hermetic, offline once modules are downloaded, race detector on where goroutines run
 	@# The tests of PURE and WITHOUT_RACE compute. The others, and those of the sandbox, mostly wait. So all of them run at
-	@# once, when what both of these need has been compiled: two builds at once do not share it, and compile it twice.
-	@# Nothing is written into this directory: go test repeats a test that listed a directory in which something changed.
+	@# once. Those of the sandbox start when what they share with PURE and WITHOUT_RACE is compiled, because two builds that
+	@# run at once compile the same package twice; if it does not compile, the tests say so. Nothing is written into this
+	@# directory: go test repeats a test that listed a directory in which something changed.
 	failed=0; logs=$$(mktemp -d); \
 	{ go list -export -deps -test $(PURE:%=./%) $(addprefix ./,$(sort $(dir $(WITHOUT_RACE)))) > /dev/null || true; \
 		(cd test/e2e/sandbox && go test -short -vet=off ./...) > $$logs/sandbox 2>&1 & sandbox=$$!; \
 		go test -vet=off $(PURE:%=./%) || failed=1; go test -vet=off \
-		-run "^($$(sed -nE 's/^func ((Test|Fuzz)\w*)\(.*/\1/p' $(WITHOUT_RACE) | paste -sd '|'))$$" \
-		$(addprefix ./,$(sort $(dir $(WITHOUT_RACE)))) || failed=1; \
+			-run "^($$(sed -nE 's/^func ((Test|Fuzz)\w*)\(.*/\1/p' $(WITHOUT_RACE) | paste -sd '|'))$$" \
+			$(addprefix ./,$(sort $(dir $(WITHOUT_RACE)))) || failed=1; \
 		wait $$sandbox && test $$failed = 0; \
 	} > $$logs/pure 2>&1 & pure=$$!; \
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off $(UNWATCHED:%=-gcflags='%=-dwarf=false -race=false') \

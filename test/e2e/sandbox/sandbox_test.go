@@ -41,6 +41,13 @@ func TestVersions(t *testing.T) {
 			t.Errorf("go.mod does not require %s %s", module, version)
 		}
 	}
+	conformance, err := os.ReadFile("addons/conformance.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(conformance), "\tk8s.io/kubernetes "+kubernetesVersion+" ") {
+		t.Errorf("addons/conformance.mod does not require k8s.io/kubernetes %s", kubernetesVersion)
+	}
 	want := " -X k8s.io/component-base/version.gitVersion=v1.35.6" +
 		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=35 "
 	if !strings.Contains(linkFlags(), want) {
