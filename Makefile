@@ -106,11 +106,9 @@ PURE := pkg/dataplane pkg/dataplane/want pkg/history pkg/judge pkg/localise pkg/
 WITHOUT_RACE := cmd/planner/explain_script_test.go cmd/planner/kustomize_test.go \
 	pkg/dataplane/iptables/write/many_test.go pkg/dataplane/nftables/write/many_test.go pkg/load/broken_test.go
 
-# Others' packages that compute, and start no goroutine, which TestUnwatched holds. The race detector does not look into
-# them, where it takes up to eight times as long. Our goroutines share nothing of theirs that changes: each load of plans
-# has its own cue.Context, and each call its own compressor. The last pattern that matches a package gives all its flags.
-UNWATCHED := compress/... regexp/... cuelang.org/go/cue/... cuelang.org/go/internal/core/...
-
+# The race detector looks into all packages of its build: where one is compiled without it, the linker may take its copy
+# of generic code, such as sync.Map's, for all of them, and then races are reported that are none.
+#
 # Without vet, which would check the types of all that is imported once more: verify runs it, among its linters, and
 # e2e-sandbox that of the sandbox, whose imports are Kubernetes.
 .PHONY: test
@@ -127,7 +125,7 @@ test: ## run the tests: hermetic, offline once modules are downloaded, race dete
 			$(addprefix ./,$(sort $(dir $(WITHOUT_RACE)))) || failed=1; \
 		wait $$sandbox && test $$failed = 0; \
 	} > $$logs/pure 2>&1 & pure=$$!; \
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off $(UNWATCHED:%=-gcflags='%=-dwarf=false -race=false') \
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off \
 		$$(go list ./... | grep -vxFf <(printf 'github.com/checkplan/checkplan/%s\n' $(PURE))) || failed=1; \
 	wait $$pure || failed=1; \
 	cat $$logs/pure $$logs/sandbox; rm -r $$logs; test $$failed = 0

@@ -157,9 +157,9 @@ type listed struct {
 	GoFiles, TestGoFiles, XTestGoFiles []string
 }
 
-// list asks go for these fields of each package of this module; with the flag -deps, also of all that they import.
-func list(t *testing.T, fields string, flags ...string) map[string]listed {
-	out, err := exec.Command("go", slices.Concat([]string{"list", "-json=ImportPath," + fields}, flags, []string{"../..."})...).Output()
+// list asks go for these fields of each package of this module.
+func list(t *testing.T, fields string) map[string]listed {
+	out, err := exec.Command("go", "list", "-json=ImportPath,"+fields, "../...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
@@ -273,31 +273,6 @@ func TestWithoutRace(t *testing.T) {
 	slices.Sort(found)
 	if want := makeWords(t, "WITHOUT_RACE"); !slices.Equal(found, want) {
 		t.Errorf("built without the race detector only: %q; the Makefile's WITHOUT_RACE: %q", found, want)
-	}
-}
-
-// TestUnwatched: no package that the Makefile's UNWATCHED matches starts a goroutine.
-func TestUnwatched(t *testing.T) {
-	packages := list(t, "Dir,GoFiles", "-deps")
-	for _, pattern := range makeWords(t, "UNWATCHED") {
-		prefix, matched := strings.TrimSuffix(pattern, "..."), false
-		for name, p := range packages {
-			if !strings.HasPrefix(name+"/", prefix) {
-				continue
-			}
-			matched = true
-			for _, file := range p.GoFiles {
-				if name == "cuelang.org/go/internal/core/adt" && file == "debug.go" {
-					continue // it starts a browser for those who debug CUE
-				}
-				for _, found := range concurrent(t, filepath.Join(p.Dir, file)) {
-					t.Errorf("the Makefile's UNWATCHED lists %s, which starts goroutines: %s", pattern, found)
-				}
-			}
-		}
-		if !matched {
-			t.Errorf("the Makefile's UNWATCHED lists %s, which matches no package", pattern)
-		}
 	}
 }
 
