@@ -246,7 +246,7 @@ func (c *cluster) startStaticPod(ctx context.Context, n nodePlan, name string) e
 	}
 	dial := c.fabricDialer()
 	address := netip.AddrPortFrom(n.IPs[0], portOf(name)).String()
-	err := poll(ctx, 2*time.Minute, func() error {
+	err := poll(ctx, startTime, func() error {
 		conn, err := dial(ctx, "tcp", address)
 		if err == nil {
 			_ = conn.Close() // only the connect matters
@@ -265,7 +265,7 @@ func (c *cluster) startStaticPod(ctx context.Context, n nodePlan, name string) e
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(ca)
 		ready := readiness(address, roots, dial)
-		if err := poll(ctx, 2*time.Minute, func() error { return ready(ctx) }); err != nil {
+		if err := poll(ctx, startTime, func() error { return ready(ctx) }); err != nil {
 			return errors.Join(fmt.Errorf("start %s of %s: %w", name, n.Name, err), c.podFailed(n.Name, name))
 		}
 	}

@@ -32,6 +32,10 @@ const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 // fabric is the name of the process and the log of the network between nodes.
 const fabric = "fabric"
 
+// startTime is the timeout for each program and Deployment of a cluster to become ready. It takes seconds; beside other
+// sandboxes that started, on slow cores, an API server took a minute and a half.
+const startTime = 4 * time.Minute
+
 // addonTime is the timeout for an installed addon to become ready.
 const addonTime = 10 * time.Minute
 
@@ -293,7 +297,7 @@ func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *clien
 		return err
 	}
 	return c.progress.step(n.Name+" Ready", func(func(string)) error {
-		return c.wait(ctx, n.Name, "kubelet", time.Minute, func() error { return api.nodeReady(ctx, n.Name, started) })
+		return c.wait(ctx, n.Name, "kubelet", startTime, func() error { return api.nodeReady(ctx, n.Name, started) })
 	})
 }
 
@@ -340,7 +344,7 @@ func (c *cluster) ready(ctx context.Context, api *client) error {
 			}
 			g.Go(func() error {
 				return c.progress.step(name+" of "+n.Name+" Ready", func(detail func(string)) error {
-					err := poll(waiting, 2*time.Minute, func() error {
+					err := poll(waiting, startTime, func() error {
 						err := api.podReady(waiting, "kube-system", name+"-"+n.Name)
 						if err == nil && name == "kube-apiserver" {
 							err = api.endpointOfService(waiting, n.IPs[0])
@@ -361,7 +365,7 @@ func (c *cluster) ready(ctx context.Context, api *client) error {
 	for _, d := range systemDeployments(c.With) {
 		g.Go(func() error {
 			return c.progress.step(d[1]+" Ready", func(detail func(string)) error {
-				err := poll(waiting, 2*time.Minute, func() error {
+				err := poll(waiting, startTime, func() error {
 					err := api.deploymentReady(waiting, d[0], d[1])
 					if err != nil {
 						detail(err.Error())
@@ -397,7 +401,7 @@ func (c *cluster) ready(ctx context.Context, api *client) error {
 		}
 	}
 	return c.progress.step("Tekton's webhook answers", func(detail func(string)) error {
-		err := poll(ctx, 90*time.Second, func() error {
+		err := poll(ctx, startTime, func() error {
 			err := api.tektonAnswers(ctx)
 			if err != nil {
 				detail(err.Error())
@@ -584,7 +588,7 @@ func (c *cluster) startInit(ctx context.Context, node string, flags uintptr, ver
 
 // waitForAPI waits until an API server is ready.
 func (c *cluster) waitForAPI(ctx context.Context, api *client) error {
-	err := poll(ctx, 90*time.Second, func() error { return api.readyz(ctx) })
+	err := poll(ctx, startTime, func() error { return api.readyz(ctx) })
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -661,7 +665,7 @@ func (c *cluster) startContainerd(ctx context.Context, n nodePlan, b build) erro
 		return err
 	}
 	socket := fmt.Sprintf("/proc/%d/root%s", c.Processes[n.Name].PID, containerdSocket)
-	err := c.wait(ctx, n.Name, "containerd", time.Minute, func() error {
+	err := c.wait(ctx, n.Name, "containerd", startTime, func() error {
 		conn, err := net.Dial("unix", socket)
 		if err != nil {
 			return err
