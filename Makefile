@@ -104,7 +104,7 @@ PURE := pkg/dataplane pkg/dataplane/want pkg/history pkg/judge pkg/localise pkg/
 # Files of tests that compute, in packages of which other tests start goroutines: they are not part of a build with the
 # race detector, and say so.
 WITHOUT_RACE := cmd/planner/explain_script_test.go cmd/planner/kustomize_test.go \
-	pkg/dataplane/iptables/write/many_test.go pkg/dataplane/nftables/write/many_test.go pkg/load/broken_test.go
+	pkg/dataplane/iptables/write/many_test.go pkg/dataplane/nftables/write/many_test.go pkg/load/broken_test.go pkg/record/large_test.go
 
 # The race detector looks into all packages of its build: where one is compiled without it, the linker may take its copy
 # of generic code, such as sync.Map's, for all of them, and then races are reported that are none.

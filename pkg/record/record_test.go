@@ -252,19 +252,6 @@ func TestLoadDamaged(t *testing.T) {
 	}
 }
 
-// A chunk ends where it would be more than its reader takes, however small it is when compressed.
-func TestCompressible(t *testing.T) {
-	s, _ := newStore()
-	want := strings.Repeat("a", chunkRaw+1)
-	if err := s.Save(t.Context(), Worksheet("mesh"), want); err != nil {
-		t.Fatal(err)
-	}
-	var got string
-	if err := s.Load(t.Context(), Worksheet("mesh"), &got); err != nil || got != want {
-		t.Errorf("%d bytes (%v), want %d", len(got), err, len(want))
-	}
-}
-
 func change(ctx context.Context, s *Store, name string, f func(*corev1.ConfigMap)) error {
 	cm, err := s.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

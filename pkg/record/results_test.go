@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
 
@@ -153,52 +152,5 @@ func TestFacts(t *testing.T) {
 	}
 	if diff := cmp.Diff([]checkup.Fact{source, target}, got.Facts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// TestWatchSize: a watch takes few bytes of the cluster for each result, and a
-// Flush writes no more at its end than at its beginning.
-func TestWatchSize(t *testing.T) {
-	s, client := newStore()
-	flushed := 0
-	client.PrependReactor("*", "configmaps", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		if create, ok := a.(k8stesting.CreateAction); ok && a.GetVerb() == "create" {
-			flushed += len(create.GetObject().(*corev1.ConfigMap).BinaryData[dataKey])
-		}
-		return false, nil, nil
-	})
-	w := s.Writer("control")
-	const seconds = 200
-	pairs := watched(10, 10)
-	most := 0
-	r := rand.New(rand.NewPCG(1, 1))
-	for n := range seconds {
-		for _, p := range pairs {
-			w.Results([]checkup.Result{measured(r, p, n)})
-		}
-		if n%10 != 9 { // as if one were made every ten seconds
-			continue
-		}
-		flushed = 0
-		if err := w.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		most = max(most, flushed)
-	}
-	if limit := 2 * appendedBytes; most > limit {
-		t.Errorf("a Flush wrote up to %d bytes, want at most %d", most, limit)
-	}
-	total := 0
-	cms := list(t, s)
-	for _, cm := range cms {
-		total += len(cm.BinaryData[dataKey])
-	}
-	if len(cms) < 2 {
-		t.Errorf("%d chunks: the test does not test what it should", len(cms))
-	}
-	each := float64(total) / float64(seconds*len(pairs))
-	t.Logf("%.1f bytes for each result, in %d chunks; a Flush wrote up to %d bytes", each, len(cms), most)
-	if each > 20 {
-		t.Errorf("a result takes %.1f bytes, want at most 20", each)
 	}
 }
