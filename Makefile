@@ -104,10 +104,11 @@ PURE := pkg/dataplane pkg/dataplane/want pkg/history pkg/judge pkg/localise pkg/
 # Files of tests that compute, in packages of which other tests start goroutines: they are not part of a build with the
 # race detector, and say so.
 WITHOUT_RACE := cmd/planner/explain_script_test.go cmd/planner/kustomize_test.go \
-	pkg/dataplane/iptables/write/many_test.go pkg/dataplane/nftables/write/many_test.go pkg/load/broken_test.go pkg/record/large_test.go
+	pkg/dataplane/iptables/write/many_test.go pkg/dataplane/nftables/write/many_test.go pkg/load/broken_test.go \
+	pkg/record/large_test.go
 
-# The race detector looks into all packages of its build: where one is compiled without it, the linker may take its copy
-# of generic code, such as sync.Map's, for all of them, and then races are reported that are none.
+# The race detector is on in all packages of its build. If one is compiled without it, the linker may use that package's
+# copy of generic code, such as sync.Map's, for all packages, and tests report races that do not exist.
 #
 # Without vet, which would check the types of all that is imported once more: verify runs it, among its linters, and
 # e2e-sandbox that of the sandbox, whose imports are Kubernetes.

@@ -297,7 +297,7 @@ func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *clien
 		return err
 	}
 	return c.progress.step(n.Name+" Ready", func(func(string)) error {
-		return c.wait(ctx, n.Name, "kubelet", startTime, func() error { return api.nodeReady(ctx, n.Name, started) })
+		return c.wait(ctx, n.Name, "kubelet", func() error { return api.nodeReady(ctx, n.Name, started) })
 	})
 }
 
@@ -665,7 +665,7 @@ func (c *cluster) startContainerd(ctx context.Context, n nodePlan, b build) erro
 		return err
 	}
 	socket := fmt.Sprintf("/proc/%d/root%s", c.Processes[n.Name].PID, containerdSocket)
-	err := c.wait(ctx, n.Name, "containerd", startTime, func() error {
+	err := c.wait(ctx, n.Name, "containerd", func() error {
 		conn, err := net.Dial("unix", socket)
 		if err != nil {
 			return err
@@ -904,12 +904,12 @@ func (c *cluster) hasLink(ctx context.Context, pid int, link string) bool {
 	return cmd.Run() == nil
 }
 
-// wait polls until ready returns nil. If the component has exited, wait returns early, with the end
-// of the log.
-func (c *cluster) wait(ctx context.Context, node, comp string, limit time.Duration, ready func() error) error {
+// wait polls until ready returns nil, for at most startTime. If the component has exited, wait returns early, with the
+// end of the log.
+func (c *cluster) wait(ctx context.Context, node, comp string, ready func() error) error {
 	var cause error
 	checked := time.Now()
-	err := poll(ctx, limit, func() error {
+	err := poll(ctx, startTime, func() error {
 		if err := ready(); err == nil {
 			return nil
 		} else if time.Since(checked) < time.Second {
