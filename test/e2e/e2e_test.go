@@ -131,7 +131,7 @@ func start(t *testing.T, args ...string) *command {
 	}
 	t.Cleanup(func() {
 		if t.Failed() && c.ProcessState == nil { // it explains what the test did not wait for
-			t.Logf("planner %s has printed:\n%s\n%s", strings.Join(args, " "), c.stderr.String(), c.stdout.String())
+			t.Logf("planner %s has printed:\n%s\n%s", strings.Join(args, " "), c.stdout.String(), c.stderr.String())
 		}
 		c.Process.Kill()
 	})
