@@ -168,8 +168,10 @@ SLOW :=
 PATIENCE = -patience $(if $(SLOW),3,2)
 AT_ONCE  = -test.parallel $(if $(SLOW),2,4)
 
-# A directory of files: the parts together run at most one test for each file at once. Empty: each part as many as it can.
+# A directory of files: the parts together run at most one test for each file at once, and start one sandbox after the
+# other. Empty: each part runs as many tests as it can.
 TURNS :=
+UP = $(if $(TURNS),flock --close $(TURNS).up) $(SANDBOX)
 
 # Names of tests that .ci/run does not repeat, with | between them.
 PASSED    :=
@@ -190,7 +192,7 @@ PROXY_FAULTS := ^TestServiceProxyFaults$$
 e2e-pods: e2e-ready $(PROXY_PROGRAMS) ## that of them which needs neither VMs nor a network of its own; on another service proxy with SERVICE_PROXY
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
 	$(if $(SERVICE_PROXY),$(SANDBOX) preflight --install --service-proxy $(SERVICE_PROXY);) \
-	$(SANDBOX) --state $(PODS) up --control-planes 2 --with aggregated,resolvers $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)); \
+	$(UP) --state $(PODS) up --control-planes 2 --with aggregated,resolvers $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)); \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
 	export KUBECONFIG=$(PODS)/kubeconfig; failed=0; rm -f $(TIMED_MARKER); \
 	$(E2E) -test.timeout 30m -test.run '$(TIMED)' $(NOT_AGAIN) || failed=1; \
@@ -201,7 +203,7 @@ e2e-pods: e2e-ready $(PROXY_PROGRAMS) ## that of them which needs neither VMs no
 .PHONY: e2e-faults
 e2e-faults: e2e-ready ## that of them which breaks the network of all pods
 	trap '$(SANDBOX) --state $(FAULTY) down' EXIT; \
-	$(SANDBOX) --state $(FAULTY) up; \
+	$(UP) --state $(FAULTY) up; \
 	$(SANDBOX) --state $(FAULTY) load dist/images.tar; \
 	export KUBECONFIG=$(FAULTY)/kubeconfig; $(E2E) -test.timeout 60m -test.run '$(FAULTS)' $(NOT_AGAIN)
 
@@ -306,7 +308,7 @@ e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then rea
 	$(if $(TURNS),flock --no-fork $(lastword $(sort $(wildcard $(TURNS)/*)))) $(MAKE) --no-print-directory e2e-guests > bin/real-guests.log 2>&1 & guests=$$!; \
 	trap 'kill $$guests 2> /dev/null || true; $(SANDBOX) --state $(VMS) down' EXIT; \
 	failed=0; $(if $(SLOW),wait $$guests || failed=1;) \
-	$(SANDBOX) --state $(VMS) up --worker-names node01,node02 --with multus,kubevirt; \
+	$(UP) --state $(VMS) up --worker-names node01,node02 --with multus,kubevirt; \
 	$(SANDBOX) --state $(VMS) load dist/images.tar dist/guest.tar; \
 	wait $$guests || failed=1; cat bin/real-guests.log; \
 	export KUBECONFIG=$(VMS)/kubeconfig; $(E2E) -test.timeout 60m $(AT_ONCE) -test.run '^TestVM' $(NOT_AGAIN) || failed=1; \
