@@ -588,8 +588,18 @@ func TestKilledWatchLosesNothing(t *testing.T) {
 	name := c.started(t)
 	watching(t)
 	reported := followAgents(t, string(pipelineRun(t, name).UID))
-	time.Sleep(5 * time.Second) // results come in
-	results := reported()
+	var results []checkup.Result
+	eventually(t, 10*time.Second, func() error { // all agents have reported; not all start in the same second
+		results = reported()
+		measured := map[checkup.Pair]bool{}
+		for _, r := range results {
+			measured[r.Pair] = true
+		}
+		if all := len(connectivityChecks(t)); len(measured) < all {
+			return fmt.Errorf("agents reported %d of %d pairs", len(measured), all)
+		}
+		return nil
+	})
 	cancel(t, name, pipelinev1.PipelineRunSpecStatusCancelled)
 	if code := c.wait(t); code != 1 {
 		t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
@@ -638,7 +648,8 @@ func forgetful(t *testing.T) string {
 	return edited(t, plans, install, install+"\tconnectivityChecks: retention: \"0s\"\n")
 }
 
-// followAgents reads what the agents of a run report, until the returned function is called.
+// followAgents reads what the agents of a run report, until the test ends. The returned function returns what they have
+// reported so far.
 func followAgents(t *testing.T, runUID string) func() []checkup.Result {
 	t.Helper()
 	c := cluster(t)
@@ -657,11 +668,16 @@ func followAgents(t *testing.T, runUID string) func() []checkup.Result {
 		results []checkup.Result
 		wg      sync.WaitGroup
 	)
+	t.Cleanup(func() { stop(); wg.Wait() })
 	for _, pod := range pods.Items {
 		wg.Go(func() {
-			log, err := c.Kube.CoreV1().Pods(hostNamespace).GetLogs(pod.Name, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
-			if err != nil {
-				return // an agent that has not started has reported nothing
+			follow := c.Kube.CoreV1().Pods(hostNamespace).GetLogs(pod.Name, &corev1.PodLogOptions{Follow: true})
+			log, err := follow.Stream(ctx)
+			for ; err != nil; log, err = follow.Stream(ctx) {
+				if ctx.Err() != nil {
+					return
+				}
+				time.Sleep(200 * time.Millisecond) // an agent that has not started has no log
 			}
 			defer log.Close()
 			lines := json.NewDecoder(log)
@@ -677,11 +693,9 @@ func followAgents(t *testing.T, runUID string) func() []checkup.Result {
 		})
 	}
 	return func() []checkup.Result {
-		stop()
-		wg.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		return results
+		return slices.Clone(results)
 	}
 }
 
