@@ -130,7 +130,8 @@ func start(t *testing.T, args ...string) *command {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() && c.ProcessState == nil { // it explains what the test did not wait for
+		// It explains what the test did not wait for. Standard error is last: it has why tasks failed.
+		if t.Failed() && c.ProcessState == nil {
 			t.Logf("planner %s has printed:\n%s\n%s", strings.Join(args, " "), c.stdout.String(), c.stderr.String())
 		}
 		c.Process.Kill()
